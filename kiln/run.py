@@ -1,0 +1,117 @@
+"""The only place where a process starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kiln.errors import KilnError
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What a finished process left: exit status and decoded output."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class CommandFailed(KilnError):
+    """A command that kiln needed ended with a non-zero status."""
+
+    def __init__(self, done: Completed, log: Path | None = None) -> None:
+        tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-12:])
+        where = f"\n  log: {log}" if log else ""
+        super().__init__(f"`{' '.join(done.argv[:6])}…` ended with {done.returncode}{where}\n{tail}")
+        self.done = done
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    check: bool = True,
+    timeout_s: float | None = None,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes | None = None,
+) -> Completed:
+    """Run to the end with output captured. `env` is added to the process's own.
+
+    Raises CommandFailed on a non-zero status if `check`, and subprocess.TimeoutExpired.
+    """
+    words = tuple(str(word) for word in argv)
+    proc = subprocess.run(
+        words, cwd=cwd, env={**os.environ, **(env or {})}, input=stdin, stdin=None if stdin else subprocess.DEVNULL,
+        capture_output=True, timeout=timeout_s, check=False,
+    )  # fmt: skip
+    done = Completed(words, proc.returncode, _text(proc.stdout), _text(proc.stderr))
+    if check and done.returncode != 0:
+        raise CommandFailed(done)
+    return done
+
+
+def stream(
+    argv: Sequence[str | Path],
+    *,
+    log: Path,
+    on_line: Callable[[str], None] | None = None,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Completed:
+    """Run with both outputs joined, each line appended to `log` and given to `on_line`; returns whatever the status.
+
+    The child leads a process group of its own, which dies with us on an interrupt or an error in `on_line`.
+    """
+    words = tuple(str(word) for word in argv)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    tail: list[str] = []
+    with log.open("a", encoding="utf-8") as out:
+        proc = subprocess.Popen(
+            words, cwd=cwd, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            assert proc.stdout is not None
+            for raw in proc.stdout:
+                line = _text(raw).rstrip("\r\n")
+                out.write(line + "\n")
+                out.flush()
+                tail = [*tail[-199:], line]
+                if on_line:
+                    on_line(line)
+            proc.wait()
+        except BaseException:
+            os.killpg(proc.pid, signal.SIGTERM)
+            proc.wait(timeout=20)
+            raise
+        finally:
+            if proc.stdout:
+                proc.stdout.close()
+    return Completed(words, proc.returncode, "\n".join(tail), "")
+
+
+def spawn_daemon(argv: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None) -> int:
+    """Start a process that outlives us, output to `log`; returns its pid."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        proc = subprocess.Popen(
+            [str(word) for word in argv], env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
+            stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    proc.returncode = 0  # it outlives us: nobody waits for it, and Python shall not warn of that
+    return proc.pid
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def attached(argv: Sequence[str | Path], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> int:
+    """Run with our own terminal, inputs and outputs; returns the exit status."""
+    return subprocess.call([str(word) for word in argv], cwd=cwd, env={**os.environ, **(env or {})})

@@ -1,0 +1,12 @@
+"""Options of the whole suite. Image tests need a loaded image; without one they are NOT_RUN and say so."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kiln", "image under test")
+    group.addoption("--kiln-image", default="", help="reference of the image in the engine")
+    group.addoption("--kiln-plan", default="", help="plan.json of that image")
+    group.addoption("--kiln-tools", default="", help="folder with uv and cuobjdump, mounted into the container")
