@@ -1,0 +1,120 @@
+"""`inv check`: everything that a person or a command wrote, validated without network or engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from kiln import images as images_module
+from kiln import names, versions
+from kiln.errors import Problem, UserError
+from kiln.images import Image
+from kiln.settings import Settings
+from kiln.versions import Versions
+
+Result = TypeVar("Result")
+
+
+def check(settings: Settings) -> list[Problem]:
+    """Return every problem, sorted; an empty list is a good repository."""
+    root, problems = settings.root, list[Problem]()
+    intent = _collect(problems, partial(versions.load, root / "versions.yaml"))
+    images = _collect(problems, partial(images_module.load_all, root))
+    if intent is not None:
+        problems += patch_problems(root, intent)
+        problems += kernel_problems(root, intent)
+    if intent is not None and images is not None:
+        references = [*reference_problems(intent, images)]
+        problems += references or [*written_problems(root, intent, images)]
+    return sorted(set(problems))
+
+
+def reference_problems(intent: Versions, images: Mapping[str, Image]) -> Iterator[Problem]:
+    """Yield what versions.yaml and images/ say about each other and does not fit."""
+    yield from _unknown_images(intent, images)
+    components = {name for stack in intent.stacks.values() for name in stack.components}
+    for image in images.values():
+        for project, component in image.sources.items():
+            if component not in components:
+                where = f"images/{image.name}/image.yaml"
+                yield names.unknown("component", component, components, where, f"sources.{project}")
+
+
+def patch_problems(root: Path, intent: Versions) -> list[Problem]:
+    """Return what is wrong with patches/: headers, and names that versions.yaml does not have."""
+    from kiln import patches
+
+    problems: list[Problem] = []
+    loaded = _collect(problems, partial(patches.load_all, root))
+    components = {name for stack in intent.stacks.values() for name in stack.components}
+    return [*problems, *patches.reference_problems(root, loaded or (), components, set(intent.gpus))]
+
+
+def kernel_problems(root: Path, intent: Versions) -> list[Problem]:
+    """Return each glob that matches no module: every stack's own set, and every set on the default target.
+
+    A table that is not there yet is no problem of the data: `inv show` and `inv build` ask for it.
+    """
+    from kiln import kernels
+
+    problems: list[Problem] = []
+    for (version, gpu), kernel_sets in _kernel_uses(intent).items():
+        if not (root / kernels.table_file(version, gpu)).exists():
+            continue
+        table = _collect(problems, partial(kernels.load_table, root, version, gpu))
+        if table is None:
+            continue
+        for name in sorted(kernel_sets):
+            faults: list[Problem] = []
+            _collect(faults, partial(kernels.select, table, intent.globs(name, gpu)))
+            problems += [_in_set(intent, name, fault) for fault in faults]
+    return problems
+
+
+def _kernel_uses(intent: Versions) -> dict[tuple[str, str], set[str]]:
+    """Return the kernel sets to look at for each FlashInfer version and GPU."""
+    uses: dict[tuple[str, str], set[str]] = {}
+    default = (intent.defaults.stack, intent.defaults.gpu)
+    for stack in intent.stacks.values():
+        version = stack.components.get("flashinfer", "")
+        for gpu in (name for name in intent.gpus if version and stack.supports(name)):
+            wanted = intent.kernel_sets if (stack.name, gpu) == default else {stack.kernels}
+            uses.setdefault((version, gpu), set()).update(wanted)
+    return uses
+
+
+def _in_set(intent: Versions, kernel_set: str, fault: Problem) -> Problem:
+    path = f"kernel_sets.{kernel_set}"
+    return Problem(intent.at(f"{path}.modules"), f"{path}: {fault.message} of {fault.source}", fault.hint)
+
+
+def written_problems(root: Path, intent: Versions, images: Mapping[str, Image]) -> Iterator[Problem]:
+    """Yield each lock and each Dockerfile that no longer says what the data says."""
+    from kiln import locks, render
+
+    for stack in intent.stacks:
+        yield from locks.problems(root, intent, tuple(images.values()), stack)
+    try:
+        yield from render.problems(root, intent)
+    except UserError as error:
+        yield from error.problems
+
+
+def _unknown_images(intent: Versions, images: Iterable[str]) -> Iterator[Problem]:
+    paths = {"defaults.image": intent.defaults.image}
+    for stack in intent.stacks.values():
+        for field in ("python_packages", "no_deps"):
+            paths |= {f"stacks.{stack.name}.{field}.{image}": image for image in getattr(stack, field)}
+    for path, image in paths.items():
+        if image not in images:
+            yield names.unknown("image", image, images, intent.at(path), path)
+
+
+def _collect(problems: list[Problem], load: Callable[[], Result]) -> Result | None:
+    try:
+        return load()
+    except UserError as error:
+        problems += error.problems
+        return None
