@@ -1,0 +1,66 @@
+"""What skopeo's last words mean: try again, there is no such thing, or a refusal with its cure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["unavailable", "missing", "refused"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A failed request: its kind, its cause in words, and for a refusal the next step."""
+
+    kind: Kind
+    text: str
+    hint: str = ""
+
+
+# Searched in this order. Texts of Go's net package, containers/image 5.23 (skopeo 1.9.3) and 5.35 (1.18).
+_RULES: tuple[tuple[str, Kind, str, str], ...] = (
+    (r"(manifest|name) unknown|name not known|(HTTP status:|status code from registry) 404|blob unknown to registry",
+     "missing", "HTTP 404, no such image", ""),
+    (r"blob upload (unknown|invalid)", "unavailable", "HTTP 404, the registry lost the upload", ""),
+    (r"toomanyrequests|HTTP status: 429|too many requests", "unavailable", "HTTP 429, too many requests", ""),
+    (r"connection refused", "unavailable", "connection refused", ""),
+    (r"connection reset|broken pipe|unexpected EOF|: EOF|server closed idle connection", "unavailable",
+     "the connection broke", ""),
+    (r"i/o timeout|TLS handshake timeout|deadline exceeded|Client\.Timeout", "unavailable", "no answer in time", ""),
+    (r"no route to host|network is unreachable|server misbehaving|Temporary failure", "unavailable",
+     "the network does not reach it", ""),
+    (r"HTTP status: (?P<code>5\d\d[\w ]*)", "unavailable", "HTTP {code}", ""),
+    (r"no such host", "refused", "there is no host of that name", "check KILN_REGISTRY"),
+    (r"unauthorized|authentication required|HTTP status: 401", "refused", "HTTP 401, it wants a login",
+     "skopeo login, or docker login"),
+    (r"access to the resource is denied|HTTP status: 403|\bdenied\b", "refused", "HTTP 403, this login may not do that",
+     "check KILN_REGISTRY's path, or log in as another user"),
+    (r"HTTP status: 413", "refused", "HTTP 413, a layer is larger than it or its proxy takes", "raise the limit there"),
+    (r"server gave HTTP response to HTTPS client", "refused", "it speaks plain HTTP, which only loopback may",
+     "give it a certificate"),
+    (r"x509: |certificate", "refused", "its certificate is not trusted here",
+     "put its CA into /etc/containers/certs.d/HOST/ca.crt"),
+    (r"invalid reference format|repository name must be lowercase", "refused", "the name or tag is not well-formed",
+     "check KILN_REGISTRY"),
+)  # fmt: skip
+_LEVEL = re.compile(r'.*level=fatal msg="(?P<text>.*)"', re.DOTALL)
+
+
+def classify(words: str) -> Fault:
+    """Judge the error output of a skopeo that failed. What no rule knows is a refusal, told as it came."""
+    last = _last_words(words)
+    for pattern, kind, text, hint in _RULES:
+        if found := re.search(pattern, last, re.IGNORECASE):
+            return Fault(kind, f"{text.format(**found.groupdict())} [{_brief(last)}]", hint)
+    return Fault("refused", _brief(last))
+
+
+def _last_words(words: str) -> str:
+    found = _LEVEL.match(words)
+    return (found["text"] if found else words.strip()).replace('\\"', '"')
+
+
+def _brief(text: str) -> str:
+    """The innermost causes: Go puts them last."""
+    return text if len(text) <= 240 else "… " + text[-240:]
