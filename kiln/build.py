@@ -1,0 +1,218 @@
+"""The build: fetch → context → engine, image by image → canonical layout → image tests → push. It can be resumed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from filelock import FileLock
+
+from kiln import context, fetch, imagetest, layout, result
+from kiln.engines import Engine
+from kiln.errors import CheckFailed
+from kiln.meter import Meter
+from kiln.plan import ImagePlan, Plan
+from kiln.registry import Registry
+from kiln.result import Result, StageCost
+from kiln.settings import Settings
+from kiln.store import Store
+from kiln.view import View
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to build; nothing here changes the image. `jobs` 0 means as many as memory allows."""
+
+    jobs: int = 0
+    test: bool = True
+    push: bool = True
+    no_cache: bool = False
+
+
+@dataclass
+class Build:
+    """One run of the build for one plan."""
+
+    settings: Settings
+    plan: Plan
+    engine: Engine
+    registry: Registry | None
+    options: Options
+    view: View
+    costs: list[StageCost] = field(default_factory=list)
+
+    def run(self) -> Result:
+        """Build what is not built. Raises CheckFailed, UserError; whatever was finished before stays usable."""
+        store = Store(self.settings.store)
+        with self._lock(self.plan.id):
+            with self._stage("fetch"):
+                fetch.fetch(
+                    self.settings, store, self.plan.artefacts(), fetch.ViewProgress(view=self.view, stage="fetch")
+                )
+            for image in self.plan.chain:
+                self._image(image, store)
+            return self._push(self._test(self._layout()))
+
+    def _image(self, image: ImagePlan, store: Store) -> None:
+        with self._stage(image.name) as stage, self._lock(image.key):
+            if self.engine.image_id(image.ref) and not self.options.no_cache:
+                stage.state = "cached"
+                return
+            folder = self.settings.builds / self.plan.id[:12] / "context" / image.name
+            log = self.log(image.name)
+            log.unlink(missing_ok=True)
+            self.view.update(image.name, "preparing its inputs")
+            context.prepare(self.settings, self.plan, image, store, folder, log)
+            self._build(image, folder, log)
+            shutil.rmtree(folder)
+
+    def _build(self, image: ImagePlan, folder: Path, log: Path) -> None:
+        parent = self._parent(image)
+        args = {"SOURCE_DATE_EPOCH": str(image.epoch)}
+        if parent:
+            args["PARENT"] = parent.ref
+        if "sources" in image.inputs:
+            args["LOCAL_VERSION"] = self.plan.local_version
+        self.engine.build(
+            context=folder,
+            dockerfile=folder / "Dockerfile",
+            tag=image.ref,
+            args=args,
+            labels={},  # the canonical layout carries them: a label rebuilds nothing
+            secrets=self._secrets(folder.parent),
+            no_cache=self.options.no_cache,
+            log=log,
+            on_line=_Watcher(self.view, image.name, self.plan).line,
+        )
+
+    def _secrets(self, folder: Path) -> dict[str, Path]:
+        """The number of jobs enters as a build secret: the one input that no cache key contains (docs/adr/0001)."""
+        if not self.options.jobs:
+            return {}
+        file = folder / "jobs"
+        file.write_text(f"{self.options.jobs}\n")
+        return {"kiln-jobs": file}
+
+    def _parent(self, image: ImagePlan) -> ImagePlan | None:
+        index = self.plan.chain.index(image)
+        return self.plan.chain[index - 1] if index else None
+
+    def _layout(self) -> Result:
+        with self._stage("layout") as stage:
+            found = result.load(self.settings, self.plan.id)
+            if found and not self.options.no_cache:
+                stage.state = "cached"
+                return found
+            built = layout.write(self.settings, self.plan, self.engine, lambda text: self.view.update("layout", text))
+            result.save(self.settings, built)
+            return built
+
+    def _test(self, built: Result) -> Result:
+        with self._stage("test") as stage:
+            if built.tests or not self.options.test:
+                stage.state = "cached"
+                return built
+            summary = imagetest.test_layout(self.settings, self.plan, built, self.engine, self.log("test"))
+            stage.detail = summary
+            return self._keep(replace(built, tests=summary))
+
+    def _push(self, built: Result) -> Result:
+        with self._stage("push") as stage:
+            if self.registry is None or not self.options.push:
+                stage.state = "cached"
+                return built
+            name = f"{self.registry.address}/{built.repository}@{built.digest}"
+            if built.pushed == name and self.registry.exists(built.repository, built.digest):
+                stage.state = "cached"
+                return built
+            digest = self.registry.push(Path(built.layout), built.repository, built.tag)
+            if digest != built.digest:
+                raise CheckFailed(f"the registry holds {digest}, built was {built.digest}\n  hint: inv push")
+            return self._keep(replace(built, pushed=name))
+
+    def _keep(self, built: Result) -> Result:
+        kept = replace(built, stages=built.stages or tuple(self.costs))
+        result.save(self.settings, kept)
+        return kept
+
+    def log(self, stage: str) -> Path:
+        return self.settings.logs / self.plan.id[:12] / f"{stage}.log"
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[_Outcome]:
+        """Time one stage and show it; on an error the stage is shown as failed, with its log."""
+        outcome = _Outcome()
+        self.view.start(name)
+        meter = Meter()
+        try:
+            with meter:
+                yield outcome
+        except BaseException:
+            log = self.log(name)
+            self.view.finish(name, "failed", f"log: {log}" if log.exists() else "")
+            raise
+        self.view.finish(name, outcome.state, outcome.detail)
+        cost = meter.cost
+        self.costs.append(StageCost(name, outcome.state, cost.wall_s, cost.cpu_s, cost.peak_bytes))
+
+    @contextmanager
+    def _lock(self, key: str) -> Iterator[None]:
+        """Hold an image's key or the plan's id, so that a second build waits for the result instead of repeating it."""
+        locks = self.settings.home / "locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with FileLock(locks / f"{key[:12]}.lock"):
+            yield
+
+
+@dataclass
+class _Outcome:
+    state: str = "done"
+    detail: str = ""
+
+
+@dataclass
+class _Watcher:
+    """Turn the engine's plain progress lines into the view's numbers."""
+
+    view: View
+    stage: str
+    plan: Plan
+    done_s: float = 0.0
+    done: int = 0
+
+    def line(self, text: str) -> None:
+        _, _, words = text.partition(" KILN ")
+        fields = words.split()
+        if not fields:
+            self._step(text)
+        elif fields[0] == "module" and len(fields) >= 4:
+            self._module(fields[3], int(fields[1]), int(fields[2]))
+        elif fields[0] == "unit" and len(fields) >= 3:
+            self.view.update(self.stage, f"unit {fields[1]} of {fields[2]}", float(fields[1]), float(fields[2]))
+
+    def _module(self, name: str, index: int, count: int) -> None:
+        costs = {module.name: module.core_s for module in self.plan.modules}
+        self.done_s += costs.get(name, 0.0)
+        self.view.update(self.stage, f"module {index} of {count}: {name}", self.done_s, sum(costs.values()))
+
+    def _step(self, text: str) -> None:
+        head, _, rest = text.partition("] ")
+        if head.startswith("#") and "[" in head and rest:
+            self.view.update(self.stage, rest[:60])
+
+
+def stages(plan: Plan) -> tuple[str, ...]:
+    """The stages of a build in order, as the view and the timing table name them."""
+    return ("fetch", *(image.name for image in plan.chain), "layout", "test", "push")
+
+
+def write_plan(settings: Settings, plan: Plan) -> Path:
+    """Write the plan's description where image tests read it."""
+    path = settings.builds / plan.id[:12] / "plan.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(plan.describe(), indent=1, sort_keys=True) + "\n")
+    return path

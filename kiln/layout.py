@@ -1,0 +1,46 @@
+"""From the engine's image to the canonical OCI layout of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from kiln import canon
+from kiln.engines import Engine
+from kiln.plan import Plan
+from kiln.result import Layer, Result
+from kiln.settings import Settings
+
+
+def write(settings: Settings, plan: Plan, engine: Engine, say: Callable[[str], None]) -> Result:
+    """Stream the last image out of the engine and write `images/<plan12>`; known layers are not compressed again."""
+    target = path(settings, plan)
+    with engine.save(plan.chain[-1].ref) as stream:
+        written = canon.canonicalise(
+            stream,
+            target,
+            epoch=plan.epoch,
+            origins=_origins(plan, engine),
+            config=canon.ConfigOverrides(labels=plan.labels()),
+            cache=settings.home / "layers",
+            on_progress=lambda done: say(f"{done / 1e9:.1f} GB"),
+        )
+    layers = tuple(
+        Layer(layer.digest, layer.size_bytes, layer.raw_bytes, layer.files, layer.created_by)
+        for layer in written.layers
+    )
+    return Result(plan.id, plan.tag, written.manifest_digest, plan.repository, str(target), layers)
+
+
+def path(settings: Settings, plan: Plan) -> Path:
+    """Where the plan's layout lies."""
+    return settings.home / "images" / plan.id[:12]
+
+
+def _origins(plan: Plan, engine: Engine) -> list[canon.Origin]:
+    """Give each layer of the last image to the image of the chain that added it."""
+    found: list[canon.Origin] = []
+    for image in plan.chain:
+        added = engine.layer_count(image.ref) - len(found)
+        found += [canon.Origin(image.name, image.epoch)] * added
+    return found
