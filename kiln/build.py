@@ -58,7 +58,7 @@ class Build:
             return self._push(self._test(self._layout()))
 
     def _image(self, image: ImagePlan, store: Store) -> None:
-        with self._stage(image.name) as stage, self._lock(image.key):
+        with self._stage(image.name, image.key) as stage, self._lock(image.key):
             if self.engine.image_id(image.ref) and not self.options.no_cache:
                 stage.state = "cached"
                 return
@@ -143,8 +143,8 @@ class Build:
         return self.settings.logs / self.plan.id[:12] / f"{stage}.log"
 
     @contextmanager
-    def _stage(self, name: str) -> Iterator[_Outcome]:
-        """Time one stage and show it; on an error the stage is shown as failed, with its log."""
+    def _stage(self, name: str, key: str = "") -> Iterator[_Outcome]:
+        """Time one stage and show it; on an error the stage is shown as failed, with its log. `key`: an image's."""
         outcome = _Outcome()
         self.view.start(name)
         meter = Meter()
@@ -156,8 +156,11 @@ class Build:
             self.view.finish(name, "failed", f"log: {log}" if log.exists() else "")
             raise
         self.view.finish(name, outcome.state, outcome.detail)
-        cost = meter.cost
-        self.costs.append(StageCost(name, outcome.state, cost.wall_s, cost.cpu_s, cost.peak_bytes))
+        cost = StageCost(name, outcome.state, meter.cost.wall_s, meter.cost.cpu_s, meter.cost.peak_bytes)
+        if key and outcome.state == "done":
+            result.remember_cost(self.settings, key, cost)
+        known = result.recall_cost(self.settings, key) if key and outcome.state == "cached" else None
+        self.costs.append(known or cost)
 
     @contextmanager
     def _lock(self, key: str) -> Iterator[None]:

@@ -44,7 +44,7 @@ def finished(settings: Settings, plan: Plan, registry: Registry | None, options:
         return None
     if registry and not (found.pushed and registry.exists(found.repository, found.digest)):
         return None
-    return replace(found, stages=tuple(replace(cost, state="cached", wall_s=0, cpu_s=0) for cost in found.stages))
+    return replace(found, stages=tuple(replace(cost, state="cached") for cost in found.stages))
 
 
 def push(settings: Settings, *, gpu: str, stack: str, kernel_set: str, image: str) -> str:

@@ -14,15 +14,24 @@ from kiln.store import Store
 # Measured on the `current` stack: wheels unpack to 2.6 times their size; Debian's packages to 4.
 _UNPACK = 2.6
 _DEB_UNPACK = 4.0
+# The engine's own copy of the image while it saves or loads one, our raw copy of it, the compressed layers.
+_LAYOUT = 2.6
 _RESERVE_BYTES = 2 * 10**9
+
+
+def raw_bytes(plan: Plan, image: ImagePlan) -> int:
+    """Size of an image's own layers, uncompressed."""
+    debs = sum(deb.size for deb in plan.lock.debs) if "debs" in image.inputs else 0
+    return int(sum(wheel.size for wheel in image.wheels) * _UNPACK + debs * _DEB_UNPACK)
 
 
 def image_bytes(plan: Plan, image: ImagePlan) -> int:
     """Disk that one image needs while it is built: its context in the engine and its layer."""
-    wheels = sum(wheel.size for wheel in image.wheels)
-    debs = sum(deb.size for deb in plan.lock.debs) if "debs" in image.inputs else 0
+    inputs = sum(wheel.size for wheel in image.wheels) + (
+        sum(deb.size for deb in plan.lock.debs) if "debs" in image.inputs else 0
+    )
     sources = 2 * 10**9 if "sources" in image.inputs else 0
-    return int(wheels * (1 + _UNPACK) + debs * (1 + _DEB_UNPACK) + sources)
+    return raw_bytes(plan, image) + inputs + sources
 
 
 def need_bytes(plan: Plan, engine: Engine, store: Store) -> dict[str, int]:
@@ -30,8 +39,8 @@ def need_bytes(plan: Plan, engine: Engine, store: Store) -> dict[str, int]:
     missing = sum(one.size for one in store.missing(plan.artefacts()))
     todo = [image for image in plan.chain if not engine.image_id(image.ref)]
     images = sum(image_bytes(plan, image) for image in todo)
-    whole = sum(image_bytes(plan, image) for image in plan.chain)
-    return {"downloads": missing, "images": images, "layout": int(whole * 1.3)}
+    raw = sum(raw_bytes(plan, image) for image in plan.chain)
+    return {"downloads": missing, "images": images, "layout and test": int(raw * _LAYOUT)}
 
 
 def require_disk(settings: Settings, plan: Plan, engine: Engine, store: Store) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,10 @@ from kiln.settings import Settings
 
 @dataclass(frozen=True)
 class StageCost:
-    """One line of the timing table. `cpu_s` and `peak_bytes` are the whole machine's (see kiln.meter)."""
+    """One line of the timing table; a cached stage has the costs of the build that made it.
+
+    `cpu_s` and `peak_bytes` are the whole machine's (see kiln.meter).
+    """
 
     name: str
     state: str
@@ -53,6 +56,21 @@ class Result:
     @property
     def size_bytes(self) -> int:
         return sum(layer.size_bytes for layer in self.layers)
+
+
+def remember_cost(settings: Settings, key: str, cost: StageCost) -> None:
+    """Keep what an image cost to build, so that a later build that finds it made can tell."""
+    file = settings.home / "costs" / f"{key[:12]}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(asdict(cost)) + "\n")
+
+
+def recall_cost(settings: Settings, key: str) -> StageCost | None:
+    """Return what an image cost when it was built, as `cached`; None if that is not known."""
+    file = settings.home / "costs" / f"{key[:12]}.json"
+    if not file.exists():
+        return None
+    return replace(StageCost(**json.loads(file.read_text())), state="cached")
 
 
 def path(settings: Settings, plan_id: str) -> Path:
