@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tarfile
 import tempfile
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ from pathlib import Path
 from kiln.errors import CheckFailed
 from kiln.locks import Artifact
 from kiln.patches import Patch
-from kiln.run import run
+from kiln.run import Completed, run
 from kiln.store import Store
 
 
@@ -44,23 +45,35 @@ def unpack(archive: Path, scratch: Path) -> Path:
 
 def apply(patch: Patch, tree: Path) -> None:
     """Apply one patch with `git apply`. Every file that it names must change: git skips paths outside a repository's
-    subfolder without a word, so the tree is shielded from any repository above it and the result is checked."""
-    shield = {"GIT_CEILING_DIRECTORIES": str(tree.parent.resolve()), "GIT_DIR": str(tree / ".no-repository")}
-    stat = run(["git", "apply", "--numstat", "-z", patch.path.resolve()], cwd=tree, env=shield).stdout
-    before = {name: _hash(tree / name) for name in (line.split("\t")[2] for line in stat.split("\0") if line)}
-    done = run(["git", "apply", "--verbose", patch.path.resolve()], cwd=tree, env=shield, check=False)
-    if done.returncode != 0:
-        raise CheckFailed(f"{patch.label} does not apply to {tree.name}:\n{done.stderr.strip()}\n  hint: inv check")
-    unchanged = [name for name, digest in before.items() if _hash(tree / name) == digest]
+    subfolder without a word, so the tree is shielded from any repository above it and the result is checked.
+
+    Raises CheckFailed, and changes nothing, if the patch does not apply exactly.
+    """
+    named = [line.split("\t")[2] for line in _git_apply(patch, tree, "--numstat", "-z").stdout.split("\0") if line]
+    before = {name: _state(tree / name) for name in named}
+    _git_apply(patch, tree, "--verbose")
+    unchanged = [name for name, state in before.items() if _state(tree / name) == state]
     if unchanged:
         raise CheckFailed(f"{patch.label} left {', '.join(unchanged)} as it was")
+
+
+def _git_apply(patch: Patch, tree: Path, *options: str) -> Completed:
+    """Run `git apply` out of reach of any repository and of the settings of user and host, which may change bytes."""
+    shield = {
+        "GIT_CEILING_DIRECTORIES": str(tree.parent.resolve()), "GIT_DIR": str(tree / ".no-repository"),
+        "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C",
+    }  # fmt: skip
+    done = run(["git", "apply", *options, patch.path.resolve()], cwd=tree, env=shield, check=False)
+    if done.returncode != 0:
+        raise CheckFailed(f"{patch.label} does not apply to {tree.name}:\n{done.stderr.strip()}\n  hint: inv check")
+    return done
 
 
 def pack(tree: Path, target: Path, name: str) -> None:
     """Pack `tree` as `name/…`: sorted, owner 0, time 0, so that equal trees give equal bytes."""
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
         for path in [tree, *sorted(tree.rglob("*"))]:
-            tar.add(path, f"{name}/{path.relative_to(tree)}".rstrip("/."), recursive=False, filter=_anonymous)
+            tar.add(path, str(Path(name) / path.relative_to(tree)), recursive=False, filter=_anonymous)
 
 
 def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -70,5 +83,8 @@ def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
     return info
 
 
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+def _state(path: Path) -> tuple[str, bool]:
+    """What a patch can change of a file: its bytes and whether it may be executed."""
+    if not path.exists():
+        return "", False
+    return hashlib.sha256(path.read_bytes()).hexdigest(), os.access(path, os.X_OK)
