@@ -50,7 +50,7 @@ def show(c: Context, gpu: str = "", stack: str = "", kernels: str = "", image: s
     elif modules:
         tables.modules(plan)
     else:
-        tables.plan(plan, inventory.built_images(plan))
+        tables.plan(plan, inventory.built_images(settings, plan))
 
 
 @task(auto_shortflags=False, help={"check": "only tell what differs from the committed files; exit 2 if anything does"})

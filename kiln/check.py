@@ -11,6 +11,7 @@ from kiln import images as images_module
 from kiln import names, versions
 from kiln.errors import Problem, UserError
 from kiln.images import Image
+from kiln.patches import Patch
 from kiln.settings import Settings
 from kiln.versions import Versions
 
@@ -49,7 +50,20 @@ def patch_problems(root: Path, intent: Versions) -> list[Problem]:
     problems: list[Problem] = []
     loaded = _collect(problems, partial(patches.load_all, root))
     components = {name for stack in intent.stacks.values() for name in stack.components}
-    return [*problems, *patches.reference_problems(root, loaded or (), components, set(intent.gpus))]
+    problems += patches.reference_problems(root, loaded or (), components, set(intent.gpus))
+    return [*problems, *_unbuilt_patches(root, loaded or ())]
+
+
+def _unbuilt_patches(root: Path, loaded: Iterable[Patch]) -> Iterator[Problem]:
+    """Yield patches whose component no image builds from source: they would be named and never applied."""
+    try:
+        built = {component for image in images_module.load_all(root).values() for component in image.sources.values()}
+    except UserError:
+        return  # told where the images are loaded
+    for patch in loaded:
+        if patch.status == "default" and patch.component not in built:
+            where = str(patch.path.relative_to(root))
+            yield Problem(where, f"no image builds {patch.component} from source", f"built so: {', '.join(built)}")
 
 
 def kernel_problems(root: Path, intent: Versions) -> list[Problem]:

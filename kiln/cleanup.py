@@ -4,43 +4,69 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from kiln import engines
 from kiln.settings import Settings
 
 
 def clean(settings: Settings, *, everything: bool) -> Iterator[str]:
-    """Yield one line per thing removed. A plan that a running build holds is left alone."""
+    """Yield one line per thing removed. What a running build uses is left alone: its plan's folders, and all that
+    builds share."""
+    held = _held(settings)
     for folder in sorted(settings.builds.glob("*/context")):
-        if _idle(settings, folder.parent.name):
+        if folder.parent.name not in held:
             yield _remove(folder)
+    if everything:
+        yield from _plans(settings, held)
+    if held:
+        yield "kept layers and images in the engine: a build is running"
+    elif everything:
+        yield from _shared(settings)
+    else:
+        yield from _unused_layers(settings)
+
+
+def _plans(settings: Settings, held: set[str]) -> Iterator[str]:
+    for folder in (settings.home / "images", settings.builds, settings.logs):
+        for path in sorted(folder.glob("*")):
+            # A layout in the making has a hidden name, which does not say whose it is.
+            if path.name not in held and not (held and path.name.startswith(".")):
+                yield _remove(path)
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _shared(settings: Settings) -> Iterator[str]:
+    if (settings.home / "layers").exists():
+        yield _remove(settings.home / "layers")
+    engine = engines.quietly(settings)
+    if engine is None:
+        return
+    for ref in (*engine.images("kiln/"), *engine.images("kiln-test/")):
+        engine.remove(ref)
+        yield f"removed image {ref}"
+
+
+def _unused_layers(settings: Settings) -> Iterator[str]:
     used = {blob.name for blob in settings.home.glob("images/*/blobs/sha256/*")}
     for blob in sorted(settings.home.glob("layers/**/blobs/*")):
         if blob.name not in used:
             yield _remove(blob)
-    if everything:
-        yield from _everything(settings)
 
 
-def _everything(settings: Settings) -> Iterator[str]:
-    for name in ("images", "layers", "builds", "logs"):
-        if (settings.home / name).exists():
-            yield _remove(settings.home / name)
-    from kiln.engines import docker
-
-    engine = docker.quietly()
-    for ref in engine.images("kiln/") if engine else ():
-        engine.remove(ref)  # type: ignore[union-attr]
-        yield f"removed image {ref}"
+def _held(settings: Settings) -> set[str]:
+    """Names of the plans and images that running builds hold."""
+    locks = sorted((settings.home / "locks").glob("*.lock"))
+    return {lock.stem for lock in locks if not _idle(lock)}
 
 
-def _idle(settings: Settings, plan12: str) -> bool:
-    locks = settings.home / "locks"
-    locks.mkdir(parents=True, exist_ok=True)
+def _idle(lock: Path) -> bool:
     try:
-        with FileLock(locks / f"{plan12}.lock", timeout=0):
+        with FileLock(lock, timeout=0):
             return True
     except Timeout:
         return False

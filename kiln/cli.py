@@ -21,7 +21,9 @@ def reported(task: Task) -> Task:
     @functools.wraps(task)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
-            return task(*args, **kwargs)
+            done = task(*args, **kwargs)
+            sys.stdout.flush()  # a reader that went away shows here, not when Python ends
+            return done
         except UserError as error:
             for problem in error.problems:
                 print(f"error: {problem}", file=sys.stderr)

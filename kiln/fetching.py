@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kiln import archive, fetch, locks, progress, versions
+from kiln.archive import Imported
 from kiln.settings import Settings
 from kiln.store import Store
 
@@ -16,7 +17,7 @@ def fetch_stacks(settings: Settings, stacks: Sequence[str], *, export: str, impo
     names = [loaded.stack(name).name for name in stacks or (loaded.defaults.stack,)]
     store = Store(settings.store)
     if import_:
-        yield f"imported {archive.load(settings.root, store, Path(import_))}"
+        yield _imported(import_, archive.load(settings.root, store, Path(import_)))
     for name in names:
         with progress.terminal() as shown:
             found = fetch.fetch_stack(settings, locks.load(settings.root, name), shown)
@@ -27,3 +28,9 @@ def fetch_stacks(settings: Settings, stacks: Sequence[str], *, export: str, impo
     if export:
         archive.export(settings.root, store, names, Path(export))
         yield f"exported {', '.join(names)} to {export} ({Path(export).stat().st_size / 1e6:.1f} MB)"
+
+
+def _imported(source: str, found: Imported) -> str:
+    others = f"; its locks differ from these here: {', '.join(found.other_locks)}" if found.other_locks else ""
+    size = f"{found.size_bytes / 1e6:.1f} MB"
+    return f"imported {source}: {found.added} files added ({size}), {found.present} were there{others}"

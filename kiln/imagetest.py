@@ -45,7 +45,8 @@ def _pytest(settings: Settings, plan: Plan, ref: str, log: Path) -> str:
     ]  # fmt: skip
     done = stream(argv, log=log, cwd=settings.root)
     found = _SUMMARY.search(done.stdout)
-    if done.returncode != 0 or not found:
+    # Tests that were all skipped are no verdict.
+    if done.returncode != 0 or not found or "passed" not in found["text"]:
         tail = "\n".join(done.stdout.splitlines()[-25:])
         raise CheckFailed(f"the image tests failed, log: {log}\n{tail}")
     return found["text"].strip()

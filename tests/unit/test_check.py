@@ -138,3 +138,13 @@ def test_a_new_gpu_in_versions_yaml_reaches_every_dockerfile(copy: Path) -> None
         for stack, block in tree["stacks"].items()
         if "gpus" not in block
     }
+
+
+def test_a_patch_for_what_no_image_builds_is_refused(copy: Path) -> None:
+    source = next((copy / "patches" / "flashinfer").glob("*.patch"))
+    (copy / "patches" / "sglang").mkdir()
+    text = source.read_text(encoding="utf-8").replace(">=0.7.2", ">=0.1")
+    (copy / "patches" / "sglang" / source.name).write_text(text, encoding="utf-8")
+    found = [problem for problem in problems_of(copy) if "no image builds sglang from source" in problem]
+    assert found
+    assert found[0].startswith(f"patches/sglang/{source.name}: ")
