@@ -319,13 +319,14 @@ def build(args: argparse.Namespace) -> None:
     paths, epoch = Paths(args.work), int(os.environ["SOURCE_DATE_EPOCH"])
     names = read_names(args.modules)
     unpack(args.source, paths)
-    print(f"KILN version {set_local_version(args.local_version, paths)}", flush=True)
     link_data(paths)
     env = compile_environment(args, paths)
     modules = write_ninja(names, paths, env)
     compile_modules(modules, jobs_of(args), paths, env)
     if args.ccache:
         check_ccache(sum(module.units for module in modules), paths)
+    # Only now: the version is part of the workspace's path, which enters the objects, and sets would share none.
+    print(f"KILN version {set_local_version(args.local_version, paths)}", flush=True)
     print("KILN pack", flush=True)
     kernels = {module.name: module.library for module in modules}
     wheel = pack_wheel.pack(paths.source, kernels, paths.build, args.out, epoch)
