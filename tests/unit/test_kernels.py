@@ -186,7 +186,7 @@ def test_units_are_compiled_before_the_local_version_enters_a_path(
         monkeypatch.setattr(build_wheel, name, lambda *args, name=name: order.append(name))
     monkeypatch.setattr(build_wheel, "write_ninja", lambda *args: [])
     monkeypatch.setattr(build_wheel, "set_local_version", lambda *args: order.append("version"))
-    monkeypatch.setattr(build_wheel.pack_wheel, "pack", lambda *args: order.append("pack") or wheel)
+    monkeypatch.setattr(build_wheel.pack_wheel, "pack", lambda *args: (order.append("pack"), wheel)[1])
     monkeypatch.setattr(build_wheel.shutil, "rmtree", lambda *args: None)
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
     arguments = argparse.Namespace(
