@@ -182,11 +182,16 @@ def test_units_are_compiled_before_the_local_version_enters_a_path(
     wheel.write_bytes(b"")
     (tmp_path / "modules.txt").write_text("page\n")
     order: list[str] = []
+
+    def pack(*args: Any) -> Path:
+        order.append("pack")
+        return wheel
+
     for name in ("unpack", "link_data", "compile_environment", "compile_modules", "jobs_of"):
         monkeypatch.setattr(build_wheel, name, lambda *args, name=name: order.append(name))
     monkeypatch.setattr(build_wheel, "write_ninja", lambda *args: [])
     monkeypatch.setattr(build_wheel, "set_local_version", lambda *args: order.append("version"))
-    monkeypatch.setattr(build_wheel.pack_wheel, "pack", lambda *args: (order.append("pack"), wheel)[1])
+    monkeypatch.setattr(build_wheel.pack_wheel, "pack", pack)
     monkeypatch.setattr(build_wheel.shutil, "rmtree", lambda *args: None)
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
     arguments = argparse.Namespace(
