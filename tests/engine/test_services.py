@@ -38,7 +38,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a host where no engine of the user's answers."""
+    """As on a host where no engine of the user's answers, though the suite itself may have been led to one."""
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
     real = dockerd.silence
     monkeypatch.setattr(dockerd, "silence", lambda variables: real(variables) if variables else "nothing listens there")
 

@@ -79,7 +79,8 @@ def folder(tmp_path: Path) -> Path:
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    argv = [sys.executable, "-m", "invoke", "--search-root", str(folder), *words]
+    # A suite that runs in the background has SIGINT ignored, and a child would inherit that.
+    argv = ["env", "--default-signal=INT", sys.executable, "-m", "invoke", "--search-root", str(folder), *words]
     return subprocess.Popen(argv, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
