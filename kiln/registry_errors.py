@@ -25,8 +25,9 @@ _RULES: tuple[tuple[str, Kind, str, str], ...] = (
     (r"blob upload (unknown|invalid)", "unavailable", "HTTP 404, the registry lost the upload", ""),
     (r"toomanyrequests|HTTP status: 429|too many requests", "unavailable", "HTTP 429, too many requests", ""),
     (r"connection refused", "unavailable", "connection refused", ""),
-    (r"connection reset|broken pipe|unexpected EOF|: EOF|server closed idle connection", "unavailable",
-     "the connection broke", ""),
+    # Go words a break by the side that saw it first: any failed read or write of a connection is one.
+    (r"connection reset|broken pipe|unexpected EOF|: EOF|server closed idle connection|closed network connection|"
+     r"\b(read|readfrom|write) tcp \S+->\S+: (?!i/o timeout)", "unavailable", "the connection broke", ""),
     (r"i/o timeout|TLS handshake timeout|deadline exceeded|Client\.Timeout", "unavailable", "no answer in time", ""),
     (r"no route to host|network is unreachable|server misbehaving|Temporary failure", "unavailable",
      "the network does not reach it", ""),
