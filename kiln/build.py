@@ -55,7 +55,7 @@ class Build:
                 )
             for image in self.plan.chain:
                 self._image(image, store)
-            return self._push(self._test(self._layout()))
+            return self._keep(self._push(self._test(self._layout())))
 
     def _image(self, image: ImagePlan, store: Store) -> None:
         with self._stage(image.name, image.key) as stage, self._lock(image.key):
@@ -135,7 +135,10 @@ class Build:
             return self._keep(replace(built, pushed=name))
 
     def _keep(self, built: Result) -> Result:
-        kept = replace(built, stages=built.stages or tuple(self.costs))
+        """Save a result with the costs so far; a stage that was cached keeps what an earlier run says of it."""
+        before = {cost.name: replace(cost, state="cached") for cost in built.stages}
+        costs = (before.get(cost.name, cost) if cost.state == "cached" else cost for cost in self.costs)
+        kept = replace(built, stages=tuple(costs))
         result.save(self.settings, kept)
         return kept
 

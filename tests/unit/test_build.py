@@ -216,3 +216,14 @@ def test_a_result_whose_layout_is_gone_is_no_result(settings: Settings, plan: Pl
     built = run(settings, plan, FakeEngine())
     (Path(built.layout) / "index.json").unlink()
     assert result.load(settings, plan.id) is None
+
+
+def test_the_table_has_every_stage_and_keeps_the_costs_of_an_earlier_run(
+    settings: Settings, plan: Plan, done: list[str]
+) -> None:
+    first = run(settings, plan, FakeEngine())
+    assert [cost.name for cost in first.stages] == list(build.stages(plan))
+    again = run(settings, plan, FakeEngine())
+    known = {cost.name: cost.wall_s for cost in first.stages}
+    assert {cost.name for cost in again.stages if cost.state == "cached"} == {"layout", "test", "push"}
+    assert all(cost.wall_s == known[cost.name] for cost in again.stages if cost.state == "cached")
