@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from kiln import daemon, host, run
-from kiln.errors import KilnError
 from kiln.settings import Settings
 
 DEADLINE_S = 20
+_PATIENCE_S = 5.0
 Announce = Callable[[str], None]
 
 
@@ -52,7 +53,9 @@ def start(settings: Settings, announce: Announce) -> daemon.Daemon:
     home = settings.home / "registry"
     home.mkdir(parents=True, exist_ok=True)
     known = daemon.recall(state(settings))
-    address = f"127.0.0.1:{_free_port(int(known.address.rpartition(':')[2]) if known else 5000)}"
+    port = int(known.address.rpartition(":")[2]) if known else 5000
+    # A registry that was killed a moment ago may hold its port a little longer.
+    address = f"127.0.0.1:{_free_port(port, patience_s=_PATIENCE_S if known else 0)}"
     file = home / "config.yml"
     file.write_text(config(home / "data", address, _secret(home / "secret")))
     log = settings.logs / "registry.log"
@@ -68,13 +71,27 @@ def _secret(path: Path) -> str:
     return path.read_text()
 
 
-def _free_port(preferred: int) -> int:
-    for port in (preferred, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise KilnError("no free port on 127.0.0.1")
+def _free_port(preferred: int, *, patience_s: float) -> int:
+    """Return the preferred port, waited for a while, or else any free one."""
+    deadline = time.monotonic() + patience_s
+    while not _is_free(preferred):
+        if time.monotonic() > deadline:
+            return _any_port()
+        time.sleep(0.1)
+    return preferred
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def _any_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
