@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from kiln import bridge, daemon, host, run
 from kiln.settings import Settings
 
 DEADLINE_S = 60
+DYING_S = 10.0
 # containerd refuses a socket path of more than 104 bytes (the kernel's limit is 107); its longest is this one.
 LONGEST_RUN_DIR = 104 - len("/exec/containerd/containerd.sock.ttrpc")
 Announce = Callable[[str], None]
@@ -150,13 +152,21 @@ def _clean_run_dir(settings: Settings) -> None:
 
 
 def _drop_if_stale(pid_file: Path, program: str) -> None:
-    """Remove a pid file whose process is gone or another's: dockerd only looks whether the number is in use."""
+    """Remove a pid file whose process is gone or another's: dockerd only looks whether the number is in use.
+
+    After a kill the process may still be dying; its engine is gone, so it gets a while to follow.
+    """
+    deadline = time.monotonic() + DYING_S
+    while pid_file.exists() and not _is_stale(pid_file, program):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.1)
+    pid_file.unlink(missing_ok=True)
+
+
+def _is_stale(pid_file: Path, program: str) -> bool:
     try:
         pid = int(pid_file.read_text())
-        stale = daemon.start_time(pid) is None or Path(f"/proc/{pid}/comm").read_text().strip() != program
-    except ValueError:
-        stale = True
-    except FileNotFoundError:
-        stale = pid_file.exists()
-    if stale:
-        pid_file.unlink()
+        return daemon.start_time(pid) is None or Path(f"/proc/{pid}/comm").read_text().strip() != program
+    except (ValueError, FileNotFoundError, ProcessLookupError):
+        return True
