@@ -8,6 +8,7 @@ sorted and dated archive. Lines for the caller start with KILN:
 
     KILN kernels total=<modules> units=<translation units>
     KILN unit <k> <n>
+    KILN cost {"output": <object file>, "core_s": …, "wall_s": …, "peak_mb": …, "status": …}
     KILN module <k> <n> <name> <seconds, summed over its units>
     KILN ccache hits=<k> misses=<k>
     KILN pack
@@ -181,9 +182,7 @@ def compile_environment(args: argparse.Namespace, paths: Paths) -> dict[str, str
 
 def launcher(args: argparse.Namespace, mode: str) -> str:
     """Return what stands before a compiler's name."""
-    words = []
-    if args.measure:
-        words += [sys.executable, "-S", "-E", str(HERE / "measure_unit.py"), str(args.measure.resolve())]
+    words = [sys.executable, "-S", "-E", str(HERE / "measure_unit.py"), str(cost_log(Paths(args.work)))]
     if args.ccache:
         words += [str(args.ccache), mode]
     return "".join(f"{word} " for word in words)
@@ -201,6 +200,23 @@ def ccache_environment(args: argparse.Namespace, paths: Paths) -> dict[str, str]
 
 def statistics_log(paths: Paths) -> Path:
     return paths.build / "ccache.log"
+
+
+def cost_log(paths: Paths) -> Path:
+    return paths.build / "units.jsonl"
+
+
+class CostLog:
+    """What measure_unit.py wrote of each command: CPU seconds and peak memory, told as they come."""
+
+    def __init__(self, file: Path) -> None:
+        file.touch()
+        self._lines = file.open(encoding="utf-8")
+
+    def tell(self) -> None:
+        """Print the lines that are new. One line is written in one piece."""
+        for line in self._lines:
+            print(f"KILN cost {line.rstrip()}", flush=True)
 
 
 def read_names(file: Path) -> list[str]:
@@ -244,7 +260,9 @@ def follow(lines: Iterable[str], modules: Sequence[Module], paths: Paths) -> lis
     """Turn ninja's lines into KILN lines; return what it said that is not about a finished command."""
     units, total = 0, sum(module.units for module in modules)
     finished, other = 0, []
+    costs = CostLog(cost_log(paths))
     for line in (raw.rstrip() for raw in lines):
+        costs.tell()
         linked = LINKED.search(line)
         if line.startswith("@@ ") and linked:
             finished += 1
@@ -301,7 +319,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, help="units at a time; default by processors and memory")
     parser.add_argument("--jobs-file", type=Path, help="a file that holds the number of jobs, and wins if it exists")
     parser.add_argument("--ccache", type=Path, help="ccache >= 4.14; its folder is CCACHE_DIR")
-    parser.add_argument("--measure", type=Path, help="append CPU seconds and peak memory of every unit to this file")
     parser.add_argument("--cuda", type=Path, default=Path("/usr/local/cuda"))
     parser.add_argument("--work", type=Path, default=Path("/run/kiln/work"), help="emptied first, removed at the end")
     parser.add_argument("--out", type=Path, required=True, help="where the wheel goes")

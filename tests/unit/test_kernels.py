@@ -99,8 +99,11 @@ def test_a_table_that_is_missing_or_broken_names_the_command_that_writes_it(
     assert kernels.COMMAND in problem.hint
 
 
+HEAVY = {"fp4_gemm_cutlass_sm120", "topk"}
+
+
 @pytest.mark.parametrize("gpu", ["sm120", "sm90"])
-@pytest.mark.parametrize("kernel_set", ["ci", "core", "nvfp4", "dense", "moe", "glm5", "full"])
+@pytest.mark.parametrize("kernel_set", ["ci", "core", "dense", "moe", "glm5", "full"])
 def test_a_set_resolves_on_both_gpus(data: versions.Versions, kernel_set: str, gpu: str) -> None:
     assert chosen(data, kernel_set, gpu)
 
@@ -111,21 +114,23 @@ def test_the_stack_of_the_story_resolves_its_set(data: versions.Versions) -> Non
 
 
 def test_each_set_holds_the_one_it_extends(data: versions.Versions) -> None:
-    sets = [set(chosen(data, name, "sm120")) for name in ("core", "nvfp4", "moe", "glm5", "full")]
+    sets = [set(chosen(data, name, "sm120")) for name in ("core", "moe", "glm5", "full")]
     assert all(inner < outer for inner, outer in itertools.pairwise(sets))
-    assert sets[1] < set(chosen(data, "dense", "sm120")) < sets[-1]
+    assert sets[0] < set(chosen(data, "dense", "sm120")) < sets[-1]
 
 
 def test_core_holds_what_sglang_plans_for_a_dense_model(data: versions.Versions) -> None:
     names = {module.name for module in chosen(data, "core", "sm120")}
     assert {PREFILL.format(kv="bf16", dim=dim) for dim in (64, 128, 256)} <= names
     assert PREFILL.format(kv="e4m3", dim=128) in names
-    assert {"sampling", "norm", "cascade", "fp4_quantization_120f"} <= names
+    assert {"sampling", "norm", "cascade", "topk", "fp4_quantization_120f", "fp4_gemm_cutlass_sm120"} <= names
     assert not any("fused_moe" in name for name in names)
 
 
-def test_core_compiles_within_thirty_core_minutes(data: versions.Versions) -> None:
-    assert kernels.estimate(chosen(data, "core", "sm120")).core_s <= 30 * 60
+def test_core_but_for_its_two_heavy_modules_compiles_within_thirty_core_minutes(data: versions.Versions) -> None:
+    """docs/adr/0007: a dense NVFP4 model calls both, and either alone is more than a third of that budget."""
+    light = [module for module in chosen(data, "core", "sm120") if module.name not in HEAVY]
+    assert kernels.estimate(light).core_s <= 30 * 60
 
 
 @pytest.mark.parametrize("gpu", ["sm120", "sm90"])

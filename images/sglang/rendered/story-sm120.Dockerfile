@@ -14,6 +14,9 @@ RUN --mount=type=bind,source=wheels,target=/run/kiln/wheels \
         --require-hashes --no-deps --link-mode copy --compile-bytecode \
         --requirements /run/kiln/requirements.txt
 
+# cache: the folders of HOME and TMPDIR, for whoever overrides the entrypoint; any user may write there.
+RUN install -d -m 1777 /cache/home /cache/tmp
+
 # serve: passes its arguments to the stack's launcher.
 COPY --chmod=0755 recipe/kiln-serve /opt/kiln/bin/kiln-serve
 
