@@ -11,7 +11,7 @@ RUN --mount=type=bind,source=wheels,target=/run/kiln/wheels \
     --mount=type=bind,source=requirements.txt,target=/run/kiln/requirements.txt \
     /run/kiln/tools/uv pip install --python /opt/kiln/bin/python \
         --offline --no-cache --no-index --find-links /run/kiln/wheels \
-        --require-hashes --no-deps --link-mode copy --compile-bytecode \
+        --require-hashes --no-deps --no-installer-metadata --link-mode copy --compile-bytecode \
         --requirements /run/kiln/requirements.txt
 
 # kernels: FlashInfer 0.7.2 from source for 12.0f, kernel set core, as a wheel.
@@ -38,7 +38,7 @@ RUN --mount=type=bind,from=kernels,source=/out,target=/run/kiln/out \
     --mount=type=bind,source=tools,target=/run/kiln/tools \
     /run/kiln/tools/uv pip install --python /opt/kiln/bin/python \
         --offline --no-cache --no-index --find-links /run/kiln/out \
-        --no-deps --link-mode copy --compile-bytecode flashinfer-python
+        --no-deps --no-installer-metadata --link-mode copy --compile-bytecode flashinfer-python
 
 # arch: the same value at build time and at run time, or FlashInfer looks in another place.
 ENV FLASHINFER_CUDA_ARCH_LIST="12.0f" \

@@ -11,5 +11,5 @@ RUN --mount=type=bind,source=wheels,target=/run/kiln/wheels \
     --mount=type=bind,source=requirements.txt,target=/run/kiln/requirements.txt \
     /run/kiln/tools/uv pip install --python /opt/kiln/bin/python \
         --offline --no-cache --no-index --find-links /run/kiln/wheels \
-        --require-hashes --no-deps --link-mode copy --compile-bytecode \
+        --require-hashes --no-deps --no-installer-metadata --link-mode copy --compile-bytecode \
         --requirements /run/kiln/requirements.txt
