@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
-import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from kiln import imageconfig, layercache, oci, spool, tarlayer
+from kiln import imageconfig, layercache, layerscan, oci, spool, tarlayer, workspace
 from kiln.compression import Compression
 from kiln.errors import UserError
 from kiln.imageconfig import ConfigOverrides
@@ -23,11 +18,13 @@ from kiln.oci import LayerInfo, Layout
 from kiln.tarlayer import Contents, Written
 from kiln.tree import Item, Tree
 
-__all__ = ["ConfigOverrides", "LayerInfo", "Layout", "canonicalise"]
+__all__ = ["ConfigOverrides", "LayerInfo", "Layout", "Origin", "canonicalise"]
 
-_WORK = ".canon-"
 _MAX_EPOCH = 8**11 - 1
-WORKERS = 2
+MAX_STORED_BYTES = 4 * 10**9
+"""Size of a stored layer from which registries and the proxies before them begin to refuse (docs/adr/0008)."""
+WORKERS = 8
+"""Layers at work at a time, if there are as many CPUs; each takes about 12 MB."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +61,8 @@ def canonicalise(
         raise UserError(f"epoch {epoch} is not between 0 and {_MAX_EPOCH} seconds after 1970")
     dest.parent.mkdir(parents=True, exist_ok=True)
     spool.need_free(dest.parent, expected_bytes * 3 // 2)
-    tick = _counter(on_progress)
-    with _workspace(dest.parent) as work:
+    tick = counter(on_progress)
+    with workspace.workspace(dest.parent) as work:
         (work / "raw").mkdir()
         raw = spool.load(source, work / "raw", tick=tick)
         with tarlayer.open_contents(raw.layers) as contents:
@@ -74,8 +71,16 @@ def canonicalise(
             infos = job.write_all(layers, workers)
         data = imageconfig.canonical(raw.config, config or ConfigOverrides(), epoch, [info.diff_id for info in infos])
         layout = oci.write(job.path, data, infos, compression)
-        _replace(job.path, dest, work / "old")
+        workspace.replace(job.path, dest, work / "old")
     return Layout(dest, layout.manifest_digest, layout.config_digest, layout.layers)
+
+
+def require_storable(size_bytes: int, name: str) -> None:
+    """Refuse a layer that registries would not take. `name`: the image or step that made it."""
+    if size_bytes > MAX_STORED_BYTES:
+        size = f"{size_bytes / 1e9:.2f} GB, more than {MAX_STORED_BYTES / 1e9:.2f} GB"
+        hint = f"split the step of {name} that adds most, or move packages to another image: docs/canonical-images.md"
+        raise UserError(f"a layer of {name} takes {size} as stored; many registries refuse that", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ def _diff(raw: spool.RawImage, contents: Contents, origins: Sequence[Origin], ep
     if len(known) != len(raw.layers):
         raise UserError(f"the image has {len(raw.layers)} layers, {len(known)} were expected")
     for number, path in enumerate(raw.layers):
-        scan = tarlayer.scan(path, number, f"layer {number}")
+        scan = layerscan.scan(path, number, f"layer {number}")
         items = tree.advance(scan, contents.equal)
         if items:
             layers.append(_Layer(items, raw.diff_ids[: number + 1], known[number]))
@@ -138,6 +143,7 @@ class _Job:
             compression=self.compression,
             on_progress=self.tick,
         )
+        require_storable(written.size_bytes, layer.origin.name or f"layer {number}")
         blob = oci.blob_path(self.path, written.digest)
         half.chmod(0o444)
         half.replace(blob)
@@ -152,7 +158,8 @@ def _info(written: Written, layer: _Layer) -> LayerInfo:
     )
 
 
-def _counter(report: Callable[[int], None] | None) -> Callable[[int], None]:
+def counter(report: Callable[[int], None] | None) -> Callable[[int], None]:
+    """Return a function that adds sizes up, from any thread, and reports the sum."""
     lock, done = threading.Lock(), 0
 
     def add(size: int) -> None:
@@ -163,41 +170,3 @@ def _counter(report: Callable[[int], None] | None) -> Callable[[int], None]:
                 report(done)
 
     return add
-
-
-@contextmanager
-def _workspace(folder: Path) -> Iterator[Path]:
-    """Make a directory that goes whatever happens; after a kill -9, the next run removes it."""
-    _sweep(folder)
-    work = Path(tempfile.mkdtemp(dir=folder, prefix=_WORK))
-    held = os.open(work, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work)
-        os.close(held)
-
-
-def _sweep(folder: Path) -> None:
-    for old in folder.glob(f"{_WORK}*"):
-        with suppress(OSError):
-            if time.time() - old.stat().st_mtime > 60 and not _is_held(old):
-                shutil.rmtree(old)
-
-
-def _is_held(folder: Path) -> bool:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
-
-
-def _replace(new: Path, dest: Path, aside: Path) -> None:
-    if dest.exists():
-        dest.rename(aside)
-    new.rename(dest)

@@ -15,7 +15,10 @@ from typing import BinaryIO, Literal, Protocol, cast
 from kiln.errors import UserError
 
 Compression = Literal["zstd", "gzip"]
+COMPRESSIONS: tuple[Compression, ...] = ("zstd", "gzip")
 ZSTD_LEVEL = 3
+ZSTD_VERSION = (1, 5, 7)
+"""The library inside the pinned `zstandard`."""
 GZIP_LEVEL = 6
 
 
@@ -26,13 +29,40 @@ class Compressor(Protocol):
     def flush(self) -> bytes: ...
 
 
+def named(text: str) -> Compression:
+    """Return the compression of that name. Raises UserError for another."""
+    for known in COMPRESSIONS:
+        if text == known:
+            return known
+    raise UserError(f"unknown compression {text!r}", hint=f"--compression {' or '.join(COMPRESSIONS)}")
+
+
 def compressor(compression: Compression) -> Compressor:
-    """Start a compressed stream; its bytes do not depend on how the input is cut."""
+    """Start a compressed stream; its bytes do not depend on how the input is cut.
+
+    Raises UserError where the library at hand would write other bytes than everyone else's.
+    """
     if compression == "gzip":
+        require_zlib(zlib.ZLIB_RUNTIME_VERSION)
         return zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, 31)
     import zstandard
 
+    require_zstd(zstandard.ZSTD_VERSION)
     return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compressobj()
+
+
+def require_zstd(version: tuple[int, ...]) -> None:
+    """Refuse another zstd than the pinned one."""
+    if version != ZSTD_VERSION:
+        found, needed = (".".join(map(str, one)) for one in (version, ZSTD_VERSION))
+        raise UserError(f"zstd {found} writes other bytes than the pinned {needed}", hint="run kiln by ./inv")
+
+
+def require_zlib(version: str) -> None:
+    """Refuse zlib-ng, which some distributions put in zlib's place."""
+    if "ng" in version:
+        message = f"this Python's zlib is {version}, whose gzip layers have other bytes than zlib's"
+        raise UserError(message, hint="use a Python that is linked to zlib, or leave --compression gzip out")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 from kiln.compression import Compression
 from kiln.tarlayer import Written
 
-CANON_VERSION = 1
+CANON_VERSION = 2
 """Raise it with every change that alters the bytes of a canonical layer."""
 
 

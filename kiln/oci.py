@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from kiln.compression import open_layer
+from kiln.compression import Compression, open_layer
 from kiln.errors import CheckFailed, UserError
 from kiln.tarread import padded
 from kiln.tarwrite import plain
@@ -77,7 +77,7 @@ def blob_path(layout: Path, digest: str) -> Path:
     return layout / "blobs" / "sha256" / digest[7:]
 
 
-def write(path: Path, config: bytes, layers: Sequence[LayerInfo], compression: str) -> Layout:
+def write(path: Path, config: bytes, layers: Sequence[LayerInfo], compression: Compression) -> Layout:
     """Complete a layout whose layer blobs are in place."""
     (path / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
     described = [_describe(f"{LAYER}+{compression}", layer) for layer in layers]
@@ -164,10 +164,18 @@ def read_json(find: Callable[[str], Path | None], descriptor: Mapping[str, Any])
     """Read the JSON blob of a descriptor; its digest is checked."""
     digest = str(descriptor.get("digest"))
     file = _existing(find, str(blob_path(Path(), digest)))
+    require_size(file, descriptor)
     value = _load(file, digest)
     if digest_of(file.read_bytes()) != digest:
         raise UserError("the content has another digest", source=digest)
     return value
+
+
+def require_size(file: Path, descriptor: Mapping[str, Any]) -> None:
+    """Refuse a blob whose size is not the one that its descriptor declares."""
+    declared, found = descriptor.get("size"), file.stat().st_size
+    if declared is not None and declared != found:
+        raise UserError(f"{found} bytes, the manifest says {declared}", source=str(descriptor.get("digest")))
 
 
 def _describe(media_type: str, layer: LayerInfo) -> dict[str, object]:

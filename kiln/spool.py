@@ -17,6 +17,8 @@ from kiln.errors import UserError
 from kiln.tarread import DIRECTORY, REGULAR, SYMLINK, Source, members, show
 
 RESERVE_BYTES = 1 << 30
+MAX_LAYER_BYTES = 128 << 30
+"""A layer's tar: the most that a small blob may make us write, however much room there is."""
 _CHUNK = 1 << 20
 _CHECK_EVERY = 64 << 20
 Tick = Callable[[int], None]
@@ -40,16 +42,16 @@ def load(source: BinaryIO | Path, work: Path, *, tick: Tick, platform: str = "li
 def _load(source: BinaryIO | Path, work: Path, tick: Tick, platform: str) -> RawImage:
     if isinstance(source, Path) and source.is_dir():
         folder = source
-        return _Spool(work, tick).oci(lambda name: folder / name, platform)
+        return _Spool(work, tick, platform).oci(lambda name: folder / name)
     if isinstance(source, Path):
         if not source.is_file():
             raise UserError("no such image file or layout", source=str(source))
         with source.open("rb") as file:
             return _load(file, work, tick, platform)
-    spool = _Spool(work, tick)
+    spool = _Spool(work, tick, platform)
     spool.unpack(source)
     if spool.find("oci-layout"):
-        return spool.oci(spool.find, platform)
+        return spool.oci(spool.find)
     return spool.docker()
 
 
@@ -68,6 +70,7 @@ class _Spool:
 
     work: Path
     tick: Tick
+    platform: str
     files: dict[str, Path] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     digests: dict[Path, str] = field(default_factory=dict)
@@ -79,7 +82,7 @@ class _Spool:
             if member.kind == SYMLINK:
                 self.links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), show(member.linkname)))
             elif member.kind == REGULAR and member.segments is None:
-                self.files[name] = self._store(source.read, member.size)
+                self.files[name] = self._store(source.read, member.size, show(member.name))
             elif member.kind != DIRECTORY:
                 source.refuse(member.name, "an image archive holds plain files only")
         source.drain()
@@ -95,8 +98,8 @@ class _Spool:
         layers = [self._file(name) for name in image.get("Layers") or []]
         return self._image(config, [(path, None) for path in layers])
 
-    def oci(self, find: Callable[[str], Path | None], platform: str) -> RawImage:
-        manifest = oci.read_json(find, oci.find_manifest(find, platform))
+    def oci(self, find: Callable[[str], Path | None]) -> RawImage:
+        manifest = oci.read_json(find, oci.find_manifest(find, self.platform))
         _known(manifest["config"], oci.CONFIGS)
         config = oci.read_json(find, manifest["config"])
         layers = []
@@ -105,30 +108,34 @@ class _Spool:
             path = find(str(oci.blob_path(Path(), descriptor["digest"])))
             if path is None or not path.is_file():
                 raise UserError("layer missing in the image", source=descriptor["digest"])
+            oci.require_size(path, descriptor)
             if self._digest(path) != descriptor["digest"]:
                 raise UserError("the layer's content has another digest", source=descriptor["digest"])
             layers.append((path, oci.LAYERS[descriptor["mediaType"]]))
         return self._image(config, layers)
 
     def _image(self, config: dict[str, Any], layers: Sequence[tuple[Path, str | None]]) -> RawImage:
+        found = f"{config.get('os') or '?'}/{config.get('architecture') or '?'}"
+        if found != self.platform:
+            raise UserError(f"the image is for {found}, {self.platform} is needed", source="image config")
         diff_ids = tuple(str(diff_id) for diff_id in (config.get("rootfs") or {}).get("diff_ids") or [])
         if len(diff_ids) != len(layers):
             raise UserError(f"{len(layers)} layers, but the config names {len(diff_ids)}", source="image config")
         raw = []
         for number, ((path, compression), diff_id) in enumerate(zip(layers, diff_ids, strict=True)):
-            plain = self._plain(path, compression)
+            plain = self._plain(path, compression, f"layer {number}")
             if (found := self._digest(plain)) != diff_id:
                 raise UserError(f"the layer is {found}, the config says {diff_id}", source=f"layer {number}")
             raw.append(plain)
         return RawImage(config, tuple(raw), diff_ids)
 
-    def _plain(self, path: Path, compression: str | None) -> Path:
+    def _plain(self, path: Path, compression: str | None, label: str) -> Path:
         with open_layer(path, compression) as file:
             if compression == "" or (compression is None and getattr(file, "name", None) == str(path)):
                 return path
-            return self._store(file.read, None)
+            return self._store(file.read, None, label)
 
-    def _store(self, read: Callable[[int], bytes], size: int | None) -> Path:
+    def _store(self, read: Callable[[int], bytes], size: int | None, label: str) -> Path:
         path = self.work / str(len(self.digests))
         state, done = hashlib.sha256(), 0
         with path.open("wb", buffering=0) as file:
@@ -141,6 +148,8 @@ class _Spool:
                 file.write(chunk)
                 state.update(chunk)
                 done += len(chunk)
+                if done > MAX_LAYER_BYTES:
+                    raise UserError(f"unpacks to more than {MAX_LAYER_BYTES} bytes", source=label)
                 self.tick(len(chunk))
         self.digests[path] = f"sha256:{state.hexdigest()}"
         return path

@@ -1,4 +1,4 @@
-"""Layers as tar files: scan a raw one into nodes, write a canonical one."""
+"""Layers as tar files: read the content of raw ones, write a canonical one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,11 @@ from pathlib import Path
 
 from kiln.compression import Compression, compressor
 from kiln.errors import UserError
-from kiln.tarread import BLOCKDEV, CHARDEV, DIRECTORY, HARDLINK, REGULAR, SYMLINK, Member, Source, members, padded, show
+from kiln.tarread import DIRECTORY, REGULAR, padded
 from kiln.tarwrite import header
-from kiln.tree import WHITEOUT, Item, Node, Scan, parent
-from kiln.volatile import is_host_xattr, is_volatile
+from kiln.tree import Item, Node
 
 CHUNK = 1 << 20
-MAX_FILE_BYTES = 64 << 30
-_OPAQUE = b".wh..wh..opq"
-_PATH_MAX, _NAME_MAX = 4095, 255
 
 
 @dataclass(frozen=True)
@@ -31,68 +27,6 @@ class Written:
     size_bytes: int
     raw_bytes: int
     files: int
-
-
-def scan(path: Path, index: int, label: str) -> Scan:
-    """Read the headers of a raw layer. Volatile paths are left out; whatever could escape the tree is refused."""
-    nodes: dict[bytes, Node] = {}
-    links: dict[bytes, bytes] = {}
-    whiteouts, opaque = set(), set()
-    with path.open("rb") as file:
-        source = Source(file, label)
-        for member in members(source):
-            name = _clean(member.name, source, member.name)
-            above, _, base = name.rpartition(b"/")
-            if base == _OPAQUE:
-                opaque.add(above)
-            elif base.startswith(WHITEOUT):
-                whiteouts.add(above + b"/" * bool(above) + base[len(WHITEOUT) :])
-            elif name and not is_volatile(name):
-                _check(name, member, nodes, links, source)
-                if member.kind == HARDLINK:
-                    links[name] = _clean(member.linkname, source, name)
-                else:
-                    nodes[name] = _node(member, index)
-        _check_parents(nodes, links, source)
-    return Scan(label, nodes, links, frozenset(whiteouts), frozenset(opaque))
-
-
-def _clean(name: bytes, source: Source, entry: bytes) -> bytes:
-    parts = [part for part in name.split(b"/") if part not in (b"", b".")]
-    what = "" if name is entry else f"hard link to {show(name)}: "
-    if name.startswith(b"/"):
-        source.refuse(entry, f"{what}an absolute path in a layer")
-    if b".." in parts:
-        source.refuse(entry, f"{what}`..` in a path of a layer")
-    if b"\0" in name:
-        source.refuse(entry, f"{what}a NUL byte in a path")
-    if len(name) > _PATH_MAX or any(len(part.removeprefix(WHITEOUT)) > _NAME_MAX for part in parts):
-        source.refuse(entry, f"{what}longer than Linux allows ({_PATH_MAX} bytes a path, {_NAME_MAX} a name)")
-    return b"/".join(parts)
-
-
-def _check(name: bytes, member: Member, nodes: dict[bytes, Node], links: dict[bytes, bytes], source: Source) -> None:
-    if member.kind in (CHARDEV, BLOCKDEV):
-        source.refuse(name, "a device node outside /dev; an image that a rootless engine builds or unpacks has none")
-    known = nodes.get(name)
-    if name in links or (known and not known.kind == member.kind == DIRECTORY):
-        source.refuse(name, "twice in the layer")
-    if member.size > MAX_FILE_BYTES:
-        source.refuse(name, f"{member.size} bytes, more than {MAX_FILE_BYTES}")
-
-
-def _check_parents(nodes: dict[bytes, Node], links: dict[bytes, bytes], source: Source) -> None:
-    for name in (*nodes, *links):
-        above = parent(name)
-        if above in links or (above in nodes and nodes[above].kind != DIRECTORY):
-            source.refuse(name, f"lies below {show(above)}, which is no directory; links are not followed")
-
-
-def _node(member: Member, index: int) -> Node:
-    xattrs = tuple(pair for pair in member.xattrs if not is_host_xattr(pair[0]))
-    link = member.linkname if member.kind == SYMLINK else b""
-    where = (index, member.offset, member.segments)
-    return Node(member.kind, member.mode, member.uid, member.gid, member.size, link, xattrs, *where)
 
 
 class Contents:
@@ -143,7 +77,7 @@ def open_contents(layers: Sequence[Path]) -> Iterator[Contents]:
         contents.close()
 
 
-class _Blob:
+class Blob:
     """Compressed file being written; both hashes on the way. Bytes are the same whatever the sizes of the writes."""
 
     def __init__(self, path: Path, compression: Compression, on_progress: Callable[[int], None]) -> None:
@@ -188,7 +122,7 @@ def write(
     on_progress: Callable[[int], None],
 ) -> Written:  # fmt: skip
     """Write a canonical layer to `path`; its bytes depend on `items`, their content and `epoch` only."""
-    blob = _Blob(path, compression, on_progress)
+    blob = Blob(path, compression, on_progress)
     for item in items:
         blob.write(header(item, epoch))
         if item.node and item.leader is None and item.node.kind == REGULAR:

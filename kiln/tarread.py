@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, NoReturn
@@ -19,7 +20,10 @@ _ZEROS = bytes(BLOCK)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One entry. The archive holds `stored` bytes at `offset`; that is the file of `size` bytes unless it is sparse."""
+    """One entry. The archive holds `stored` bytes at `offset`; that is the file of `size` bytes unless it is sparse.
+
+    `mtime`: whole seconds, None where they stand in another form than octal digits.
+    """
 
     name: bytes
     kind: bytes
@@ -32,14 +36,15 @@ class Member:
     xattrs: tuple[tuple[bytes, bytes], ...]
     offset: int
     segments: tuple[sparse.Segment, ...] | None
+    mtime: int | None
 
 
 class Source:
-    """A tar file and the position in it; `label` names it in errors."""
+    """A tar file and the position in it; `label` names it in errors. `forward`: never seek, though the file may."""
 
-    def __init__(self, file: BinaryIO, label: str) -> None:
+    def __init__(self, file: BinaryIO, label: str, *, forward: bool = False) -> None:
         self._file = file
-        self._size = file.seek(0, 2) if file.seekable() else None
+        self._size = file.seek(0, 2) if file.seekable() and not forward else None
         if self._size is not None:
             file.seek(0)
         self.label = label
@@ -152,8 +157,14 @@ def _member(block: bytes, extended: dict[bytes, bytes], source: Source) -> Membe
         uid=_field(extended, b"uid", block[108:116], source), gid=_field(extended, b"gid", block[116:124], source),
         size=size, stored=stored, linkname=extended.get(b"linkpath") or block[157:257].split(b"\0", 1)[0],
         xattrs=tuple(sorted((k[len(XATTR) :], v) for k, v in extended.items() if k.startswith(XATTR))),
-        offset=source.position, segments=segments,
+        offset=source.position, segments=segments, mtime=_mtime(block, extended),
     )  # fmt: skip
+
+
+def _mtime(block: bytes, extended: dict[bytes, bytes]) -> int | None:
+    """Read the time leniently: a canonical layer sets its own, so that no engine's is worth a refusal."""
+    digits = block[136:148].strip(b" \0")
+    return int(digits, 8) if b"mtime" not in extended and re.fullmatch(b"[0-7]+", digits) else None
 
 
 def _expanded(

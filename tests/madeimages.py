@@ -7,7 +7,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +159,6 @@ def _entry(tar: tarfile.TarFile, info: tarfile.TarInfo) -> Entry:
 
 
 def stripped(paths: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Leave out what is no property of a tree: mtimes and owner names."""
-    return {
-        path: Entry(*(getattr(entry, name) for name in list(Entry.__dataclass_fields__)[:8]))
-        for path, entry in paths.items()
-    }
+    """Leave out what is no property of a tree: mtimes, owner names, and the modes of symbolic links."""
+    modes = {path: 0o777 if entry.kind == "symlink" else entry.mode for path, entry in paths.items()}
+    return {path: replace(entry, mode=modes[path], mtime=1, owner="") for path, entry in paths.items()}

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from kiln import canon, oci, run
+from kiln import canon, oci, recompress, run, services
 from kiln.engines import docker
 from kiln.errors import UserError
+from kiln.registry import Registry
+from kiln.settings import from_env
 from kiln.volatile import is_volatile
 from tests import madeimages as made
 from tests.madeimages import EPOCH, Entry
@@ -112,8 +114,7 @@ def exported(engine: docker.Docker, ref: str, folder: Path) -> dict[str, Entry]:
 def test_a_container_of_the_canonical_image_sees_the_same_files(
     engine: docker.Docker, image: str, layout: oci.Layout, tmp_path: Path
 ) -> None:
-    with engine.load() as sink:
-        oci.write_docker_archive(layout.path, sink, "kiln-test/hostile:canonical")
+    engine.load(layout.path, "kiln-test/hostile:canonical")
     try:
         assert engine.image_id("kiln-test/hostile:canonical") == layout.config_digest
         before = exported(engine, image, tmp_path)
@@ -143,6 +144,30 @@ def test_another_build_of_the_same_inputs_has_the_same_digest(
     assert other.manifest_digest == layout.manifest_digest
 
 
+def test_docker_pulls_the_gzip_variant_from_a_registry_under_the_id_of_the_image(
+    engine: docker.Docker, layout: oci.Layout, tmp_path: Path
+) -> None:
+    settings = from_env({"KILN_HOME": str(tmp_path / "home")})
+    try:
+        registry = Registry(services.registry_up(settings).address)
+        small = recompress.recompress(layout.path, tmp_path / "gzip", "gzip")
+        assert registry.push(layout.path, "hostile", "v1") == layout.manifest_digest
+        assert registry.push(small.path, "hostile", "v1-gz") == small.manifest_digest
+        ref = registry.ref("hostile", ":v1-gz")
+        run.run([engine.client.path, "pull", ref], env=engine.variables)
+        try:
+            assert engine.image_id(ref) == layout.config_digest
+        finally:
+            engine.remove(ref)
+        zstd = run.run([engine.client.path, "pull", registry.ref("hostile", ":v1")], env=engine.variables, check=False)
+        assert zstd.returncode == 0 or "invalid tar header" in zstd.stderr
+        if zstd.returncode == 0:
+            assert engine.image_id(registry.ref("hostile", ":v1")) == layout.config_digest
+            engine.remove(registry.ref("hostile", ":v1"))
+    finally:
+        services.registry_down(settings)
+
+
 def test_skopeo_copies_the_layout_and_keeps_the_digest(layout: oci.Layout, tmp_path: Path) -> None:
     run.run(["skopeo", "copy", "--preserve-digests", f"oci:{layout.path}", f"dir:{tmp_path / 'copy'}"])
     assert oci.digest_of((tmp_path / "copy" / "manifest.json").read_bytes()) == layout.manifest_digest
@@ -153,7 +178,7 @@ def test_skopeo_unpacks_to_the_same_diff_ids(layout: oci.Layout, tmp_path: Path)
         tmp_path / "image.tar",
         tmp_path / "gzip",
     )  # Debian 12's skopeo makes no docker archive of zstd layers
-    canon.canonicalise(layout.path, old, epoch=EPOCH, compression="gzip")
+    recompress.recompress(layout.path, old, "gzip")
     run.run(["skopeo", "copy", f"oci:{old}", f"docker-archive:{archive}"])
     with archive.open("rb") as file:
         again = canon.canonicalise(io.BytesIO(file.read()), tmp_path / "again", epoch=EPOCH)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import io
 import os
 import random
@@ -13,13 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from kiln import canon, oci, spool
-from kiln.canon import ConfigOverrides
+from kiln import canon, fixedpoint, layerscan, oci, recompress, spool
+from kiln.canon import ConfigOverrides, Origin
+from kiln.compression import Compression
 from kiln.errors import UserError
 from tests import madeimages as made
 from tests.madeimages import EPOCH, Entry
@@ -107,15 +110,25 @@ def raw_layer(before: Model, after: Model, seed: int) -> bytes:
                 whiteouts.add(f"{folder}/.wh.{path.rpartition('/')[2]}".lstrip("/"))
     shown |= {path for path in after if any(path.startswith(folder + "/") for folder in opaque)} | opaque
     entries, first = [], dict[Inode, str]()
-    for path in sorted(shown, key=lambda path: (path.count("/"), dice.random())):
-        inode, clock = after[path], dice.randrange(2**33)
+    for path in sorted(shown, key=lambda path: dice.random()):
+        inode, clock = after[path], dice.randrange(2**36)
         if inode.entry.kind != "dir" and inode in first:
             entries.append(Entry(path, "hardlink", link=first[inode], mtime=clock))
             continue
         first[inode] = path
-        entries.append(replace(inode.entry, path=path, mtime=clock, owner=dice.choice(["", "root", "me"])))
-    entries += [Entry(path) for path in whiteouts] + [Entry(f"{folder}/.wh..wh..opq") for folder in opaque]
-    return made.layer(entries, dice.choice([tarfile.PAX_FORMAT, tarfile.PAX_FORMAT]))
+        prefix = dice.choice(["", "./"])
+        entries.append(replace(inode.entry, path=prefix + path, mtime=clock, owner=dice.choice(["", "root", "me"])))
+    whiteouts |= {f"{dice.choice(NAMES)}/.wh.never", ".wh.never"} if dice.random() < 0.2 else set()
+    marks = [Entry(path) for path in whiteouts] + [Entry(emptied(folder, dice)) for folder in opaque]
+    entries = marks + entries if dice.random() < 0.5 else entries + marks
+    has_xattrs = any(entry.xattrs for entry in entries)
+    return made.layer(entries, tarfile.PAX_FORMAT if has_xattrs or dice.random() < 0.5 else tarfile.GNU_FORMAT)
+
+
+def emptied(folder: str, dice: random.Random) -> str:
+    """Name the entry that hides all that a directory had: an opaque mark, or a whiteout of the directory itself."""
+    above, _, name = folder.rpartition("/")
+    return dice.choice([f"{folder}/.wh..wh..opq", f"{above}/.wh.{name}".lstrip("/")])
 
 
 def layers_of(history: list[list[tuple[str, str, object]]], seed: int) -> tuple[list[bytes], Model]:
@@ -147,9 +160,33 @@ def test_the_tree_is_the_same_before_and_after_and_the_engine_leaves_no_trace(
         assert first.manifest_digest == second.manifest_digest
         again = canon.canonicalise(first.path, folder / "again", epoch=EPOCH)
         assert again.manifest_digest == first.manifest_digest
+        assert files(again.path) == files(first.path)
         assert {file.name for file in folder.rglob("*") if file.parent.name == "sha256"} == {
             file.name for file in (first.path / "blobs" / "sha256").iterdir()
         }
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(histories, st.integers(0, 1000), st.lists(st.integers(0, 2**33 - 1), min_size=4, max_size=4),
+       st.sampled_from(["zstd", "gzip"]))  # fmt: skip
+def test_a_canonical_image_made_canonical_again_has_the_same_bytes_whatever_the_epochs_of_its_layers(
+    history: list[list[tuple[str, str, object]]], seed: int, epochs: list[int], compression: Compression
+) -> None:
+    layers, _ = layers_of(history, seed)
+    origins = [Origin(f"image {epoch}", epoch) for epoch in epochs[: len(layers)]]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        first = run(layers, folder, "one", origins=origins, compression=compression)
+        assume(first.layers)
+        assert fixedpoint.test(first, folder).holds
+        other = recompress.recompress(first.path, folder / "other", "gzip" if compression == "zstd" else "zstd")
+        assert other.config_digest == first.config_digest
+        assert oci.verify(other.path).manifest_digest != first.manifest_digest
+        assert files(recompress.recompress(other.path, folder / "back", compression).path) == files(first.path)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def test_the_digest_is_the_one_of_every_earlier_run(tmp_path: Path) -> None:
@@ -185,6 +222,42 @@ def test_a_hard_link_to_a_file_of_a_lower_layer_brings_that_file_along(tmp_path:
     layers = [made.layer([Entry("a", data=b"x")]), made.layer([Entry("b", "hardlink", link="a")])]
     _, entries = made.entries_of(run(layers, tmp_path).path)
     assert [(entry.name, entry.linkname) for entry in entries] == [("a", ""), ("b", "a")]
+
+
+def test_a_hard_link_to_a_file_that_is_left_out_becomes_the_file(tmp_path: Path) -> None:
+    links = [Entry("opt/b", "hardlink", link="tmp/x"), Entry("opt/a", "hardlink", link="tmp/x")]
+    found = run([made.layer([Entry("tmp/x", data=b"x", mode=0o755), *links])], tmp_path)
+    (entries,) = made.entries_of(found.path)
+    assert [(entry.name, entry.linkname) for entry in entries] == [("opt", ""), ("opt/a", ""), ("opt/b", "opt/a")]
+    assert made.tree_of(found.path)["opt/b"].data == b"x"
+
+
+def test_a_symbolic_link_has_the_mode_that_linux_shows(tmp_path: Path) -> None:
+    layers = [made.layer([Entry("a", "symlink", link="b", mode=mode)]) for mode in (0o777, 0o755)]
+    (entries,) = made.entries_of(run(layers, tmp_path).path)
+    assert [entry.mode for entry in entries] == [0o777]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+def test_a_whiteout_hides_what_is_below_and_not_what_its_own_layer_brings(first: bool, tmp_path: Path) -> None:
+    lower = made.layer([Entry("d", "dir", mode=0o700), Entry("d/old", data=b"x"), Entry("d/sub/x", data=b"x")])
+    mark, new = [Entry(".wh.d")], [Entry("d", "dir", mode=0o755), Entry("d/new", data=b"n")]
+    found = run([lower, made.layer(mark + new if first else new + mark)], tmp_path)
+    _, entries = made.entries_of(found.path)
+    assert [entry.name for entry in entries] == ["d", "d/.wh.old", "d/.wh.sub", "d/new"]
+    assert made.tree_of(found.path)["d"].mode == 0o755
+
+
+def test_a_whiteout_of_what_is_not_there_changes_nothing(tmp_path: Path) -> None:
+    marks = [Entry(".wh.b"), Entry("x/.wh.y"), Entry("tmp/.wh.z")]
+    found = run([made.layer([Entry("a")]), made.layer(marks)], tmp_path)
+    assert len(found.layers) == 1
+
+
+def test_a_path_as_deep_as_linux_allows_is_kept(tmp_path: Path) -> None:
+    path = "/".join(["d"] * 2048)
+    found = run([made.layer([Entry(path, data=b"x")])], tmp_path)
+    assert path in made.tree_of(found.path)
 
 
 def test_a_layer_that_changes_nothing_is_left_out(tmp_path: Path) -> None:
@@ -277,6 +350,13 @@ def linked(target: str) -> bytes:
     return made.layer([Entry("a", "hardlink", link=target)])
 
 
+def symlink(target: bytes) -> bytes:
+    """Write a symbolic link whose target stands in a PAX record, where any byte may."""
+    info = tarfile.TarInfo("a")
+    info.type, info.pax_headers = tarfile.SYMTYPE, {"linkpath": target.decode()}
+    return info.tobuf(tarfile.PAX_FORMAT) + bytes(1024)
+
+
 BAD_LAYERS: dict[str, tuple[Callable[[], bytes], str]] = {
     "absolute": (lambda: made.layer([Entry("/etc/x")]), "layer 0: /etc/x: an absolute path"),
     "traversal": (lambda: made.layer([Entry("a/../../x")]), "layer 0: a/../../x: `..` in a path"),
@@ -295,6 +375,15 @@ BAD_LAYERS: dict[str, tuple[Callable[[], bytes], str]] = {
     "truncated header": (lambda: made.layer([Entry("a")])[:300], "truncated"),
     "corrupt header": (lambda: broken(made.layer([Entry("a"), Entry("b")]), 520), "wrong checksum"),
     "no tar": (lambda: b"not a tar at all" * 64, "checksum"),
+    "below a whiteout": (lambda: made.layer([Entry(".wh.d/x")]), "layer 0: .wh.d/x: lies below a whiteout"),
+    "whiteout of nothing": (lambda: made.layer([Entry("d/.wh.")]), "layer 0: d/.wh.: a whiteout of no name"),
+    "whiteout of dots": (lambda: made.layer([Entry("d/.wh...")]), "layer 0: d/.wh...: a whiteout of no name"),
+    "link to a whiteout": (lambda: linked(".wh.x"), "a: hard link to a path that does not exist: .wh.x"),
+    "huge uid": (lambda: made.layer([Entry("a", uid=2**32)]), "layer 0: a: owner 4294967296:0, more than Linux has"),
+    "no target": (lambda: made.layer([Entry("a", "symlink")]), "layer 0: a: a symbolic link to nothing"),
+    "NUL in a link": (lambda: symlink(b"x\0y"), "layer 0: a: a NUL byte in a link"),
+    "long link": (lambda: symlink(b"x" * 4096), "layer 0: a: a symbolic link longer than Linux allows (4095 bytes)"),
+    "empty archive with junk": (lambda: bytes(100), "layer 0: truncated"),
     "odd type": (lambda: made.layer([Entry("a")]).replace(b"0\0\0", b"Q\0\0", 1), "layer 0"),
 }  # fmt: skip
 
@@ -371,6 +460,30 @@ def test_an_entry_below_a_link_of_a_lower_layer_is_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("limit", "value", "message"),
+    [
+        (layerscan, ("MAX_ENTRIES", 2), "layer 0: c: more than 2 entries in one layer"),
+        (layerscan, ("MAX_FILE_BYTES", 2999), "layer 0: a: 3000 bytes, more than 2999"),
+        (layerscan, ("MAX_UNPACKED_BYTES", 5999), "layer 0: b: the layer unpacks to 6000 bytes by now, more than 5999"),
+        (spool, ("MAX_LAYER_BYTES", 6000), "unpacks to more than 6000 bytes"),
+        (canon, ("MAX_STORED_BYTES", 1000), "a layer of RUN step 0 takes 0.00 GB, more than"),
+    ],
+)
+def test_a_layer_beyond_a_limit_is_refused_with_its_name(
+    limit: ModuleType, value: tuple[str, int], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limit, *value)
+    content = random.Random(0).randbytes(3000)
+    layer = made.layer([Entry("a", data=content), Entry("b", data=content[::-1]), Entry("c")])
+    blob = gzip.compress(layer)
+    layout = made.layout(tmp_path / "in", [blob], [f"{oci.LAYER}+gzip"], rootfs={"diff_ids": [oci.digest_of(layer)]})
+    with pytest.raises(UserError) as caught:
+        canon.canonicalise(layout, tmp_path / "out", epoch=EPOCH)
+    assert message in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize(
     ("archive", "message"),
     [
         (b"", "empty or not a tar"),
@@ -380,7 +493,8 @@ def test_an_entry_below_a_link_of_a_lower_layer_is_refused(tmp_path: Path) -> No
         (made.layer([Entry("manifest.json", data=b"[]")]), "holds 0 images"),
         (made.layer([Entry("manifest.json", data=b"[{]")]), "broken JSON"),
         (made.layer([Entry("manifest.json", data=b'[{"Config": "../../etc/passwd"}]')]), "../../etc/passwd: missing"),
-        (made.docker_archive([], architecture=""), "no architecture"),
+        (made.docker_archive([], architecture=""), "the image is for linux/?, linux/amd64 is needed"),
+        (made.docker_archive([], architecture="arm64"), "the image is for linux/arm64, linux/amd64 is needed"),
     ],
 )
 def test_a_bad_archive_is_refused_and_nothing_is_left(archive: bytes, message: str, tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ def edit(layout: Path, old: str, new: str) -> None:
         ('"sha256:', '"md5:', "is not a sha256 digest"),
         ('"mediaType"', '"platform": {"os": "linux", "architecture": "arm64"}, "mediaType"', "found: linux/arm64"),
         ("[", "[[", "broken JSON"),
+        ('"size": ', '"size": 1', "the manifest says"),
     ],
 )
 def test_a_bad_index_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
