@@ -8,15 +8,19 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from kiln import run
-from kiln.errors import CheckFailed, KilnError, UserError
-from kiln.registry_errors import Fault, classify
+from kiln import oci, run
+from kiln.errors import CheckFailed, UserError
+from kiln.registry_errors import Corrupt, Missing, Refused, Unavailable, error_of
 
 Announce = Callable[[str], None]
+Answer = TypeVar("Answer")
 ATTEMPTS = 6
 ASK_TIMEOUT_S = 60
 PUSH_TIMEOUT_S = 4 * 3600
+# What registries and proxies in front of them commonly take in one piece; an image pulls in parallel by layer, too.
+LAYER_LIMIT_BYTES = 4 * 10**9
 
 
 def _silent(line: str) -> None:
@@ -36,11 +40,13 @@ class Registry:
         """Push a layout byte for byte under a tag; returns its digest, which the registry then has.
 
         What the registry holds already is not sent again, so a push that broke off goes on where it was, blob by blob.
-        Raises UserError when the registry refuses, or is down for all attempts (about half a minute).
+        Raises UserError when a layer is above the limit, the registry refuses, or it is down for all attempts (about
+        half a minute).
         """
         digest = manifest_digest(layout)
+        require_small_layers(layout, digest)
         target = self.ref(repository, f":{tag}")
-        self._retried(f"push to {target}", lambda: self._copy(layout, target, log))
+        self.retried(f"push to {target}", lambda: self._copy(layout, target, log))
         if not self.exists(repository, digest):
             raise CheckFailed(f"{target} was pushed, but the registry does not hold {digest}\n  hint: inv push")
         return digest
@@ -49,7 +55,7 @@ class Registry:
         """Tell whether the registry holds the very manifest of a digest."""
         name = self.ref(repository, f"@{digest}")
         try:
-            raw = self._retried(f"look for {name}", lambda: self._skopeo("inspect", "--raw", f"docker://{name}"))
+            raw = self.retried(f"look for {name}", lambda: self._skopeo("inspect", "--raw", f"docker://{name}"))
         except Missing:
             return False
         return f"sha256:{hashlib.sha256(raw.encode()).hexdigest()}" == digest
@@ -58,10 +64,25 @@ class Registry:
         """Return a repository's tags, sorted; none for one that is not there."""
         name = self.ref(repository, "")
         try:
-            text = self._retried(f"list {name}", lambda: self._skopeo("list-tags", f"docker://{name}"))
+            text = self.retried(f"list {name}", lambda: self._skopeo("list-tags", f"docker://{name}"))
         except Missing:
             return ()
         return tuple(sorted(json.loads(text)["Tags"] or ()))
+
+    def pull(self, repository: str, digest: str, dest: Path) -> None:
+        """Copy the image of a digest into an OCI layout at `dest`, byte for byte.
+
+        Raises CheckFailed with the digests if the registry sends other content than was asked for.
+        """
+        name = self.ref(repository, f"@{digest}")
+        argv = ["skopeo", "--insecure-policy", f"--command-timeout={PUSH_TIMEOUT_S}s", "copy", "--preserve-digests",
+                *self._tls("--src-tls-verify"), f"docker://{name}", f"oci:{dest}"]  # fmt: skip
+        try:
+            self.retried(f"pull {name}", lambda: _output(run.run(argv, check=False)))
+        except Missing as error:
+            raise UserError(f"pull {name}: {error}", source=self.address) from None
+        except Corrupt as error:
+            raise CheckFailed(f"pull {name}: {error}") from None
 
     def ref(self, repository: str, suffix: str) -> str:
         """Return `host/prefix/repository` with `:tag` or `@digest`."""
@@ -81,7 +102,7 @@ class Registry:
     def _tls(self, option: str) -> list[str]:
         return [f"{option}=false"] if is_loopback(self.address) else []
 
-    def _retried(self, what: str, step: Callable[[], str]) -> str:
+    def retried(self, what: str, step: Callable[[], Answer]) -> Answer:
         """Repeat a step while the registry is unavailable, with growing waits; a refusal is final."""
         from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
@@ -109,30 +130,11 @@ class Registry:
             raise UserError(f"{what}: {error}", hint=error.fault.hint, source=self.address) from None
 
 
-class Unavailable(KilnError):
-    """The registry cannot be reached or is unwell: worth another attempt."""
-
-
-class Missing(KilnError):
-    """The registry answers, and has no such thing."""
-
-
-class Refused(KilnError):
-    """The registry's answer is no, and will stay no."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.text)
-        self.fault = fault
-
-
 def _output(done: run.Completed) -> str:
     """Return skopeo's output, or raise what its last words mean."""
     if done.returncode == 0:
         return done.stdout
-    fault = classify(done.stderr or done.stdout)
-    if fault.kind == "unavailable":
-        raise Unavailable(fault.text)
-    raise Missing(fault.text) if fault.kind == "missing" else Refused(fault)
+    raise error_of(done.stderr or done.stdout)
 
 
 def manifest_digest(layout: Path) -> str:
@@ -144,6 +146,21 @@ def manifest_digest(layout: Path) -> str:
     if len(manifests) != 1:
         raise UserError(f"{layout} holds {len(manifests)} manifests, one was expected", hint="inv build")
     return str(manifests[0]["digest"])
+
+
+def require_small_layers(layout: Path, digest: str) -> None:
+    """Refuse an image with a layer above the limit, before anything is sent. Raises UserError."""
+    try:
+        manifest = json.loads(oci.blob_path(layout, digest).read_text())
+        sizes = {str(layer["digest"]): int(layer["size"]) for layer in manifest["layers"]}
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{layout} is no OCI layout: {error}", hint="inv build") from None
+    large = [f"{name} ({size / 1e9:.1f} GB)" for name, size in sizes.items() if size > LAYER_LIMIT_BYTES]
+    if large:
+        limit = f"{LAYER_LIMIT_BYTES / 1e9:.0f} GB"
+        raise UserError(
+            f"layers above {limit}: {', '.join(large)}", hint="split the step that makes it", source=str(layout)
+        )
 
 
 def is_loopback(address: str) -> bool:

@@ -6,15 +6,18 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from kiln import services
+from kiln import registryd, run, services
 from kiln.errors import UserError
 from kiln.registry import Registry
 from kiln.settings import Settings, from_env
@@ -139,8 +142,6 @@ def test_a_registry_that_wants_a_login_says_so_at_once(tmp_path: Path, settings:
     locked = json.loads(config.read_text())
     locked["auth"] = {"htpasswd": {"realm": "kiln", "path": str(tmp_path / "nobody")}}
     config.write_text(json.dumps(locked))
-    from kiln import run
-
     pid = run.spawn_daemon(["docker-registry", "serve", config], log=tmp_path / "log")
     try:
         folder, _ = layout(tmp_path / "layout", 1000)
@@ -148,3 +149,74 @@ def test_a_registry_that_wants_a_login_says_so_at_once(tmp_path: Path, settings:
             Registry(service.address, attempts=6, first_wait_s=0.2).push(folder, "image", "v1")
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def registry_with(folder: Path, **storage: object) -> Iterator[tuple[str, Path]]:
+    """Run a registry that writes down every request; gives its address and that file."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    config = json.loads(registryd.config(folder / "data", address, "s" * 32))
+    config["storage"].update(storage)
+    (folder / "config.yml").write_text(json.dumps({**config, "log": {"level": "warn"}}))
+    pid = run.spawn_daemon(["docker-registry", "serve", folder / "config.yml"], log=folder / "asked.log")
+    try:
+        deadline = time.monotonic() + 20
+        while not registryd.answers(address) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield address, folder / "asked.log"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def asked(log: Path, method: str) -> list[str]:
+    return re.findall(rf'"{method} (\S+) HTTP', log.read_text())
+
+
+def test_blobs_that_are_there_are_asked_for_and_not_sent_again(tmp_path: Path) -> None:
+    folder, _ = layout(tmp_path / "layout", MIB, 1000)
+    with registry_with(tmp_path) as (address, log):
+        Registry(address).push(folder, "team/image", "v1")
+        sent = len(asked(log, "PATCH"))
+        Registry(address).push(folder, "team/image", "v2")
+        assert sent == 3
+        assert len(asked(log, "PATCH")) == sent
+        assert len(asked(log, "HEAD")) > 3
+
+
+def test_layers_are_mounted_from_another_repository_of_the_registry(tmp_path: Path) -> None:
+    folder, digest = layout(tmp_path / "layout", MIB, 1000)
+    with registry_with(tmp_path) as (address, log):
+        Registry(address).push(folder, "team/base", "v1")
+        Registry(address).push(folder, "team/image", "v1")
+        mounts = [url for url in asked(log, "POST") if "from=team%2Fbase&mount=sha256" in url]
+        assert len(mounts) == 2
+        assert sum("team/image" in url for url in asked(log, "PATCH")) == 1  # the config
+        assert Registry(address).exists("team/image", digest)
+
+
+def test_a_registry_that_takes_no_pushes_is_named_with_its_code(tmp_path: Path) -> None:
+    folder, _ = layout(tmp_path / "layout", 1000)
+    with (
+        registry_with(tmp_path, maintenance={"readonly": {"enabled": True}}) as (address, _),
+        pytest.raises(UserError, match=r"HTTP 405, it allows no push.*\n?.*hint: check KILN_REGISTRY"),
+    ):
+        Registry(address).push(folder, "team/image", "v1")
+
+
+def test_a_layer_above_the_limit_is_refused_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kiln.registry.LAYER_LIMIT_BYTES", MIB)
+    folder, _ = layout(tmp_path / "layout", 1000, 2 * MIB)
+    with registry_with(tmp_path) as (address, log):
+        with pytest.raises(UserError, match="layers above"):
+            Registry(address).push(folder, "team/image", "v1")
+        assert asked(log, "POST") == []
+
+
+def test_what_is_not_there_cannot_be_pulled(tmp_path: Path, settings: Settings) -> None:
+    registry = Registry(services.registry_up(settings).address)
+    with pytest.raises(UserError, match="HTTP 404, no such image"):
+        registry.pull("team/image", "sha256:" + "0" * 64, tmp_path / "pulled")
