@@ -13,11 +13,16 @@ from kiln.settings import Settings
 
 # Debian's package for each program that kiln starts and does not bring along in its .venv.
 PACKAGES = {
+    "buildah": "buildah",
+    "diffoscope": "diffoscope-minimal",
     "docker": "docker.io",
     "dockerd": "docker.io",
     "docker-registry": "docker-registry",
     "git": "git",
     "mmdebstrap": "mmdebstrap",
+    "newuidmap": "uidmap",
+    "podman": "podman",
+    "runc": "runc",
     "skopeo": "skopeo",
 }
 # A plain user's PATH lacks these on Debian, and dockerd lives there.
@@ -102,6 +107,14 @@ def disk_free(path: Path) -> int:
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
+
+
+def unmount_below(folders: Iterable[Path]) -> None:
+    """Release the mounts that an engine has left below folders, deepest first, busy or not. Takes root."""
+    roots = tuple(f"{folder}/" for folder in folders)
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for mount in sorted((each for each in mounts if each.startswith(roots)), reverse=True):
+        run.run(["umount", "--lazy", mount], check=False, timeout_s=30, env={"PATH": search_path()})
 
 
 def cpus() -> int:

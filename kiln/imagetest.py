@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from kiln import context, oci
+from kiln import context
 from kiln.engines import Engine
 from kiln.errors import CheckFailed
 from kiln.plan import Plan
@@ -25,25 +25,25 @@ def test_layout(settings: Settings, plan: Plan, built: Result, engine: Engine, l
     """
     log.unlink(missing_ok=True)
     ref = f"kiln-test/{plan.image}:{plan.id[:12]}"
-    with engine.load() as sink:
-        oci.write_docker_archive(Path(built.layout), sink, ref)
+    engine.load(Path(built.layout), ref)
     try:
-        return _pytest(settings, plan, ref, log)
+        return _pytest(settings, plan, engine, ref, log)
     finally:
         engine.remove(ref)
 
 
-def _pytest(settings: Settings, plan: Plan, ref: str, log: Path) -> str:
+def _pytest(settings: Settings, plan: Plan, engine: Engine, ref: str, log: Path) -> str:
     folder = settings.builds / plan.id[:12]
     tools = folder / "tools"
     for name in ("uv", "nvidia-cuda-cuobjdump"):
         context.tool(plan.lock.tools, name, Store(settings.store), tools)
     argv: list[str | Path] = [
         sys.executable, "-m", "pytest", settings.root / "tests" / "image", "-q", "-p", "no:cacheprovider",
-        f"--kiln-image={ref}", f"--kiln-plan={folder / 'plan.json'}", f"--kiln-tools={tools}",
+        f"--kiln-image={ref}", f"--kiln-runtime={engine.runtime}",
+        f"--kiln-plan={folder / 'plan.json'}", f"--kiln-tools={tools}",
         f"--junit-xml={log.with_suffix('.xml')}",
     ]  # fmt: skip
-    done = stream(argv, log=log, cwd=settings.root)
+    done = stream(argv, log=log, cwd=settings.root, env=engine.variables)
     found = _SUMMARY.search(done.stdout)
     # Tests that were all skipped are no verdict.
     if done.returncode != 0 or not found or "passed" not in found["text"]:

@@ -1,4 +1,4 @@
-"""Container engines: what kiln asks of one. Docker is the first; buildah has room beside it."""
+"""Container engines: what kiln asks of one, and which one is used."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Literal, Protocol, get_args
 
+from kiln.engines.progress import Line
+from kiln.errors import UserError
 from kiln.settings import Settings
+
+Name = Literal["auto", "docker", "buildah", "classic"]
+NAMES: tuple[Name, ...] = get_args(Name)
 
 
 class Engine(Protocol):
-    """Builds images without network, keeps them by name, and moves them in and out as `docker save` archives."""
+    """Builds images without network, keeps them by name, and moves them in and out."""
+
+    @property
+    def runtime(self) -> str:
+        """Return the name that testinfra has for what runs containers of these images."""
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -29,7 +38,7 @@ class Engine(Protocol):
         secrets: Mapping[str, Path],
         no_cache: bool,
         log: Path,
-        on_line: Callable[[str], None],
+        on_line: Callable[[Line], None],
     ) -> str:
         """Build an image and return its id. Raises CommandFailed with the log's name."""
 
@@ -51,8 +60,8 @@ class Engine(Protocol):
     def save(self, ref: str) -> AbstractContextManager[BinaryIO]:
         """Open the `docker save` archive of an image for reading, front to back."""
 
-    def load(self) -> AbstractContextManager[BinaryIO]:
-        """Open a sink for a `docker save` archive; it is loaded when the block has ended without an error."""
+    def load(self, layout: Path, ref: str) -> None:
+        """Load the image of an OCI layout under a name."""
 
     def version(self) -> str:
         """Return the engine's version."""
@@ -64,14 +73,32 @@ class Engine(Protocol):
         """Say in one line which engine and client these are."""
 
 
-def up(settings: Settings, announce: Callable[[str], None]) -> Engine:
-    """Return an engine that builds: the user's, or ours, installed and started as far as needed."""
-    from kiln import host, services
-    from kiln.engines import docker
-    from kiln.errors import UserError
+def up(settings: Settings, announce: Callable[[str], None], wanted: str = "auto") -> Engine:
+    """Return an engine that builds: the one that is wanted, installed and started as far as needed.
 
-    service = services.engine_up(settings, announce)
-    address = service.address if service.started_by_us else ""
+    `auto`: a Docker daemon that answers; else, as root, one of ours; else buildah. Raises UserError if that one cannot
+    work here.
+    """
+    if wanted not in NAMES:
+        raise UserError(f"engine {wanted!r} is not known", hint=f"one of {', '.join(NAMES)}")
+    name = _automatic(settings) if wanted == "auto" else wanted
+    found = {"docker": _docker, "classic": _classic, "buildah": _buildah}[name](settings, announce)
+    announce(f"engine: {found.describe()}")
+    return found
+
+
+def _automatic(settings: Settings) -> str:
+    from kiln import dockerd, host
+
+    chosen = os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT")
+    return "docker" if chosen or host.is_root() or _ours(settings) or not dockerd.silence({}) else "buildah"
+
+
+def _docker(settings: Settings, announce: Callable[[str], None]) -> Engine:
+    from kiln import host
+    from kiln.engines import docker
+
+    address = _address(settings, announce)
     try:
         found = docker.find(address)
     except UserError:
@@ -82,15 +109,43 @@ def up(settings: Settings, announce: Callable[[str], None]) -> Engine:
         found = docker.find(address)
     for line in found.passed_over:
         announce(f"passed over {line}")
-    announce(f"engine: {found.describe()}")
     return found
 
 
-def quietly(settings: Settings) -> Engine | None:
-    """Return the engine that answers now, the user's or ours; None if none does. Starts nothing and says nothing."""
+def _classic(settings: Settings, announce: Callable[[str], None]) -> Engine:
+    from kiln.engines import classic
+
+    return classic.find(_address(settings, announce))
+
+
+def _buildah(settings: Settings, announce: Callable[[str], None]) -> Engine:
+    from kiln import host
+    from kiln.engines import buildah
+
+    host.ensure(settings, buildah.PROGRAMS if host.is_root() else buildah.ROOTLESS_PROGRAMS, announce)
+    return buildah.find(settings)
+
+
+def _address(settings: Settings, announce: Callable[[str], None]) -> str:
     from kiln import services
-    from kiln.engines import docker
+
+    service = services.engine_up(settings, announce)
+    return service.address if service.started_by_us else ""
+
+
+def quietly(settings: Settings) -> Engine | None:
+    """Return the engine that answers now: the user's daemon, ours, or buildah if it has built; None if there is none.
+
+    Starts nothing and says nothing.
+    """
+    from kiln.engines import buildah, docker
 
     chosen = os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT")
-    ours = () if chosen else (one.address for one in services.running(settings) if one.name == "engine")
-    return docker.quietly(next(iter(ours), ""))
+    return docker.quietly("" if chosen else _ours(settings)) or buildah.quietly(settings)
+
+
+def _ours(settings: Settings) -> str:
+    """Return the address of the daemon that kiln started, if it runs."""
+    from kiln import services
+
+    return next((one.address for one in services.running(settings) if one.name == "engine"), "")

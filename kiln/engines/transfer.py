@@ -43,6 +43,35 @@ def sink(feed: Callable[[Iterator[bytes]], None]) -> Iterator[BinaryIO]:
         raise thread.fault
 
 
+@contextmanager
+def source(write: Callable[[BinaryIO], None]) -> Iterator[Iterator[bytes]]:
+    """Give what `write` writes, in a thread, as byte strings; its error is raised at the end of the block.
+
+    A reader that stops early is no error of the writer.
+    """
+    readable, writable = os.pipe()
+    faults: list[Exception] = []
+
+    def run() -> None:
+        try:
+            with os.fdopen(writable, "wb", buffering=CHUNK) as stream:
+                write(stream)
+        except BrokenPipeError:
+            pass
+        except Exception as error:  # noqa: BLE001 (handed to the thread that waits)
+            faults.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        with os.fdopen(readable, "rb") as pipe:
+            yield iter(lambda: pipe.read(CHUNK), b"")
+    finally:
+        thread.join()
+        if faults:
+            raise faults[0]
+
+
 def _close(stream: BinaryIO) -> None:
     with suppress(BrokenPipeError):  # the reader is gone, and told why
         stream.close()

@@ -18,6 +18,7 @@ import pytest
 
 from kiln import bridge, daemon, dockerd, host, registryd, services
 from kiln.engines import docker
+from kiln.engines.progress import Line
 from kiln.errors import KilnError
 from kiln.settings import Settings, from_env
 
@@ -98,15 +99,15 @@ def test_our_engine_builds_without_network_and_keeps_all_of_a_steps_output(
         "FROM scratch\nCOPY sh /bin/sh\nCOPY lib /lib/x86_64-linux-gnu/\nCOPY ld-linux-x86-64.so.2 /lib64/\n"
         f"RUN {loop}\n"
     )
-    lines: list[str] = []
+    lines: list[Line] = []
     engine.build(
         context=context, dockerfile=context / "Dockerfile", tag="kiln-own:1", args={}, labels={}, secrets={},
         no_cache=True, log=tmp_path / "log", on_line=lines.append,
     )  # fmt: skip
     assert engine.image_id("kiln-own:1")
-    said = [line for line in lines if " line " in line and line.startswith("#")]
-    assert said[-1].endswith("line 39999 xxxxxxxxxxxxxxxxxxxxxxxxxxxx")
-    assert not [line for line in lines if "clipped" in line]
+    said = [line.text for line in lines if line.kind == "output"]
+    assert said[-1] == "line 39999 xxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+    assert not [line for line in lines if "clipped" in line.text]
     root = engine.data_root()
     assert root
     assert root == settings.home / "engine" / "data"

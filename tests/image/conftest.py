@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import testinfra
 from testinfra.host import Host
+
+from kiln.run import Completed, run
 
 SITE = "/opt/kiln/lib/python3.11/site-packages"
 TOOLS = "/run/kiln/tools"
@@ -35,42 +38,54 @@ def image(request: pytest.FixtureRequest) -> str:
     return ref
 
 
+@dataclass(frozen=True)
+class Runtime:
+    """The program that runs containers of the image: docker or podman, which take the same words."""
+
+    program: str
+    image: str
+
+    def config(self) -> dict[str, Any]:
+        """The image's configuration as the engine tells it."""
+        found: dict[str, Any] = json.loads(self.call("image", "inspect", self.image).stdout)[0]["Config"]
+        return found
+
+    def run(self, *words: str, options: Sequence[str] = (), check: bool = True) -> Completed:
+        """Run a container without network on a read-only root; `words` go to its entrypoint."""
+        # podman raises limits by default, which takes more rights than a container's root has.
+        limits = ["--ulimit=host"] if self.program == "podman" else []
+        return self.call("run", "--network=none", "--read-only", *limits, *options, self.image, *words, check=check)
+
+    def call(self, *words: str, check: bool = True) -> Completed:
+        """Run one command."""
+        return run([self.program, *words], check=check, timeout_s=300)
+
+
 @pytest.fixture(scope="session")
-def engine() -> Any:
-    """The SDK's client of the engine that answers."""
-    import docker
-
-    client = docker.from_env(timeout=300)
-    yield client
-    client.close()
+def runtime(image: str, request: pytest.FixtureRequest) -> Runtime:
+    """What runs containers here."""
+    return Runtime(str(request.config.getoption("--kiln-runtime")), image)
 
 
 @pytest.fixture(scope="session")
-def config(engine: Any, image: str) -> dict[str, Any]:
-    """The image's configuration as the engine tells it."""
-    found: dict[str, Any] = engine.images.get(image).attrs["Config"]
-    return found
+def config(runtime: Runtime) -> dict[str, Any]:
+    """The image's configuration."""
+    return runtime.config()
 
 
 @pytest.fixture(scope="session")
-def host(engine: Any, image: str, request: pytest.FixtureRequest) -> Iterator[Host]:
+def host(runtime: Runtime, request: pytest.FixtureRequest) -> Iterator[Host]:
     """testinfra's host inside the running container."""
     tools = request.config.getoption("--kiln-tools")
-    container = engine.containers.run(
-        image,
-        ["86400"],
-        entrypoint=["/usr/bin/tini", "--", "sleep"],
-        detach=True,
-        user=f"{UID}:{UID}",
-        read_only=True,
-        network_mode="none",
-        tmpfs={"/cache": "mode=1777,exec,size=4g"},
-        volumes={tools: {"bind": TOOLS, "mode": "ro"}} if tools else {},
-    )
+    options = [
+        "--detach", f"--user={UID}:{UID}", "--tmpfs=/cache:mode=1777,exec,size=4g", "--entrypoint=/usr/bin/tini",
+        *([f"--volume={tools}:{TOOLS}:ro"] if tools else []),
+    ]  # fmt: skip
+    container = runtime.run("--", "sleep", "86400", options=options).stdout.strip()
     try:
-        yield testinfra.get_host(f"docker://{container.id}")
+        yield testinfra.get_host(f"{runtime.program}://{container}")
     finally:
-        container.remove(force=True)
+        runtime.call("rm", "--force", container)
 
 
 @pytest.fixture(scope="session")

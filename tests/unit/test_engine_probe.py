@@ -129,3 +129,28 @@ def test_no_client_at_all_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
 )  # fmt: skip
 def test_a_progress_line_is_read(line: str, expected: progress.Line | None) -> None:
     assert progress.parse(line) == expected
+
+
+# Recorded from buildah 1.28.2 and the classic builder of Docker 20.10.24.
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("STEP 2/6: ADD rootfs.tar /", progress.Line(2, "start", "ADD rootfs.tar /")),
+        ("[2/3] STEP 4/4: RUN echo x > /out", progress.Line(4, "start", "RUN echo x > /out")),
+        ("Step 3/7 : RUN echo x", progress.Line(3, "start", "RUN echo x")),
+        ("--> Using cache feb91c516134f8e8b7484cb29a2c121d7897eb39b2a974940cf04878f7240377", progress.Line(0, "cached", "")),
+        (" ---> Using cache", progress.Line(0, "cached", "")),
+        ("--> 3a61345d9c7", progress.Line(0, "status", "--> 3a61345d9c7")),
+        (" ---> Running in 8f1b2cf54eb9", progress.Line(0, "status", " ---> Running in 8f1b2cf54eb9")),
+        ("[3/3] COMMIT kiln/y:1", progress.Line(0, "status", "[3/3] COMMIT kiln/y:1")),
+        ("Successfully tagged localhost/kiln/y:1", progress.Line(0, "status", "Successfully tagged localhost/kiln/y:1")),
+        ("Successfully built 5a999bb7b353", progress.Line(0, "status", "Successfully built 5a999bb7b353")),
+        ("[Warning] one or more build args were not consumed: [A]", progress.Line(0, "status", "[Warning] one or more build args were not consumed: [A]")),
+        ("5a999bb7b353a7001eeaaa694a82db0a19b965163629c07a8700e23ce4f3cae5", progress.Line(0, "status", "5a999bb7b353a7001eeaaa694a82db0a19b965163629c07a8700e23ce4f3cae5")),
+        ('Error: building at STEP "RUN x": exit status 1', progress.Line(0, "error", 'building at STEP "RUN x": exit status 1')),
+        ("KILN unit 3 12", progress.Line(0, "output", "KILN unit 3 12")),
+        ("", progress.Line(0, "output", "")), ("STEP by step", progress.Line(0, "output", "STEP by step")),
+    ],
+)  # fmt: skip
+def test_a_line_of_a_builder_without_progress_is_read(line: str, expected: progress.Line) -> None:
+    assert progress.parse_steps(line) == expected

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
-import tarfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 
@@ -22,16 +18,18 @@ from kiln.plan import Plan
 from kiln.result import Result
 from kiln.settings import Settings, from_env
 from kiln.store import Store
+from tests.fakeengine import FakeEngine
 from tests.madeimages import EPOCH, Entry, docker_archive, layer
 
 pytestmark = pytest.mark.unit
 CONFTEST = """
 def pytest_addoption(parser):
-    for name in ("image", "plan", "tools"):
+    for name in ("image", "plan", "runtime", "tools"):
         parser.addoption(f"--kiln-{name}")
 """
 GOOD = """
 import json
+import os
 from pathlib import Path
 
 def test_the_image_is_named(request):
@@ -40,30 +38,14 @@ def test_the_image_is_named(request):
 def test_the_plan_is_there(request):
     assert json.loads(Path(request.config.getoption("--kiln-plan")).read_text())["gpu"] == "sm120"
 
+def test_the_engine_is_named(request):
+    assert request.config.getoption("--kiln-runtime") == "docker"
+    assert os.environ["KILN_FAKE_ENGINE"] == "yes"
+
 def test_the_tools_are_there(request):
     assert {path.name for path in Path(request.config.getoption("--kiln-tools")).iterdir()} == {"uv", "cuobjdump"}
 """
 PROGRAMS = {"uv": "uv", "nvidia-cuda-cuobjdump": "cuobjdump"}
-
-
-@dataclass
-class Loads:
-    """An engine that unpacks the names of what is loaded."""
-
-    loaded: list[str] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-
-    @contextmanager
-    def load(self) -> Iterator[BinaryIO]:
-        sink = io.BytesIO()
-        yield sink
-        with tarfile.open(fileobj=io.BytesIO(sink.getvalue())) as tar:
-            stream = tar.extractfile("manifest.json")
-            assert stream
-            self.loaded += json.load(stream)[0]["RepoTags"]
-
-    def remove(self, ref: str) -> None:
-        self.removed.append(ref)
 
 
 @pytest.fixture
@@ -110,8 +92,8 @@ def verdict(settings: Settings, plan: Plan, built: Result, engine: Any, tests: s
 def test_good_tests_give_their_count_and_the_image_is_removed_again(
     settings: Settings, plan: Plan, built: Result
 ) -> None:
-    engine = Loads()
-    assert verdict(settings, plan, built, engine, GOOD) == "3 passed"
+    engine = FakeEngine()
+    assert verdict(settings, plan, built, engine, GOOD) == "4 passed"
     assert engine.loaded == engine.removed == [f"kiln-test/sglang:{plan.id[:12]}"]
     assert (settings.logs / "test.xml").exists()
 
@@ -129,7 +111,7 @@ def test_good_tests_give_their_count_and_the_image_is_removed_again(
 def test_anything_but_passed_tests_is_a_failure_with_its_log(
     settings: Settings, plan: Plan, built: Result, tests: str, told: str
 ) -> None:
-    engine = Loads()
+    engine = FakeEngine()
     with pytest.raises(CheckFailed) as caught:
         verdict(settings, plan, built, engine, tests)
     assert str(caught.value).startswith(f"the image tests failed, log: {settings.logs / 'test.log'}\n")
@@ -140,5 +122,5 @@ def test_anything_but_passed_tests_is_a_failure_with_its_log(
 def test_the_log_is_of_the_last_run_alone(settings: Settings, plan: Plan, built: Result) -> None:
     settings.logs.mkdir(parents=True)
     (settings.logs / "test.log").write_text("an older run")
-    verdict(settings, plan, built, Loads(), GOOD)
+    verdict(settings, plan, built, FakeEngine(), GOOD)
     assert "an older run" not in (settings.logs / "test.log").read_text()
