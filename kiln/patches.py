@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import email
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 
-from kiln import names
+from kiln import dep3, names
 from kiln.errors import Problem, UserError, raise_all
 from kiln.versions import Gpu, Stack
 
 FILE = re.compile(r"(\d{4})-([a-z0-9]+(?:-[a-z0-9]+)*)\.patch")
 DIFF = re.compile(r"^(?:diff --git |--- \S)", re.MULTILINE)
-STATUS = re.compile(r"default|rejected|opt-in: ?[a-z0-9][a-z0-9-]*")
-FIELDS = {
-    "Subject": "say in one line what it does",
-    "Origin": "upstream, backport, vendor or other, and from where",
-    "Forwarded": "yes and where to, no, or not-needed",
-    "Applies-To": "a PEP 440 range of the component: >=0.7,<0.8",
-    "Targets": "all, or names of GPUs of versions.yaml",
-    "Status": "default, opt-in: <name> or rejected",
-    "Checked-By": "the test that fails without the patch: tests/image/test_x.py::test_name",
-}
+_NAMES = re.compile(r"^diff --git a/(\S+) b/(\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One patch file. `status` is "default", "opt-in: NAME" or "rejected"; `targets` are GPU names or "all"."""
+    """One patch file. `status` is "default", "opt-in: NAME" or "rejected"; `targets` are GPU names or "all".
+
+    `sha256` is that of the diff alone, so that a word in the header rebuilds nothing.
+    """
 
     component: str
     number: int
@@ -45,16 +38,51 @@ class Patch:
     targets: tuple[str, ...]
     status: str
     checked_by: str
+    evidence: str = ""
+    drop_when: str = ""
+    files: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
         """Return `component/NNNN-slug`."""
         return f"{self.component}/{self.number:04d}-{self.slug}"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return what `--with` and `--without` call it: label, slug, and the name of an opt-in."""
+        opt_in = self.status.partition(":")[2].strip()
+        return (self.label, self.slug, *([opt_in] if opt_in else []))
+
+    def covers(self, version: str) -> bool:
+        """Say whether the patch is meant for this version of its component."""
+        return SpecifierSet(self.applies_to).contains(version, prereleases=True)
+
     def applies(self, gpu: str, version: str) -> bool:
         """Say whether the patch is meant for this GPU and this version of its component."""
-        fits = SpecifierSet(self.applies_to).contains(version, prereleases=True)
-        return fits and ("all" in self.targets or gpu in self.targets)
+        return self.covers(version) and ("all" in self.targets or gpu in self.targets)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a person changes of the default queue: names to add and to leave out; `i_know` lets rejected ones in."""
+
+    added: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    i_know: bool = False
+
+    @property
+    def suffix(self) -> str:
+        """Return what a tag says of it, nothing for the default queue."""
+        words = [f"with-{name}" for name in self.added] + [f"without-{name}" for name in self.left_out]
+        return "".join(f"-{word}" for word in words).replace("/", "-")[:64]
+
+    def labels(self) -> dict[str, str]:
+        """Return the OCI labels that tell it, none for the default queue."""
+        said = {"kiln.patches.with": " ".join(self.added), "kiln.patches.without": " ".join(self.left_out)}
+        return {label: names for label, names in said.items() if names}
+
+
+DEFAULT = Choice()
 
 
 def load_all(root: Path) -> tuple[Patch, ...]:
@@ -83,20 +111,15 @@ def load(path: Path, root: Path) -> Patch:
         raise UserError(
             "is not called NNNN-slug.patch", hint="git mv it to such as 0001-what-it-does.patch", source=name
         )
-    data = path.read_bytes()
-    text = data.decode("utf-8", "replace")
-    diff = DIFF.search(text)
-    if diff is None:
-        raise UserError("holds no diff", hint="write it with git format-patch", source=name)
-    head = text[: diff.start()]
-    fields = read_header(head)
-    raise_all(_header_problems(name, head, fields, root))
+    head, diff = split(path.read_bytes().decode("utf-8", "replace"), name)
+    fields = dep3.read(head)
+    raise_all(dep3.problems(name, head, fields, root))
     return Patch(
         component=path.parent.name,
         number=int(match[1]),
         slug=match[2],
         path=path,
-        sha256=hashlib.sha256(data).hexdigest(),
+        sha256=hashlib.sha256(diff.encode()).hexdigest(),
         subject=fields["Subject"],
         origin=fields["Origin"],
         forwarded=fields["Forwarded"],
@@ -104,70 +127,62 @@ def load(path: Path, root: Path) -> Patch:
         targets=tuple(fields["Targets"].replace(",", " ").split()),
         status=fields["Status"],
         checked_by=fields["Checked-By"],
+        evidence=fields.get("Evidence", ""),
+        drop_when=fields.get("Drop-When", ""),
+        files=tuple(dict.fromkeys(file for pair in _NAMES.findall(diff) for file in pair)),
     )
 
 
-def patches_for(root: Path, stack: Stack, gpu: Gpu, component: str = "") -> tuple[Patch, ...]:
-    """Return the patches with status `default` for the stack's versions and the GPU, in the order to apply them.
+def split(text: str, name: str) -> tuple[str, str]:
+    """Split a patch file into its header, up to the first line of the diff, and the rest. Raises UserError."""
+    diff = DIFF.search(text)
+    if diff is None:
+        raise UserError("holds no diff", hint="write it with git format-patch", source=name)
+    return text[: diff.start()], text[diff.start() :]
 
-    All components of the stack, or the one that is named.
+
+def patches_for(root: Path, stack: Stack, gpu: Gpu, component: str = "", choice: Choice = DEFAULT) -> tuple[Patch, ...]:
+    """Return the patches for the stack's versions and the GPU, in the order to apply them: those with status
+    `default`, changed as `choice` says. All components of the stack, or the one that is named.
+
+    Raises Problems for a name that no patch for this stack and GPU bears, and for a rejected one without `i_know`.
     """
     wanted = {component: stack.components[component]} if component else stack.components
-    return tuple(
+    meant = [
         patch
         for patch in load_all(root)
-        if patch.status == "default" and patch.component in wanted and patch.applies(gpu.name, wanted[patch.component])
-    )
+        if patch.component in wanted and patch.applies(gpu.name, wanted[patch.component])
+    ]
+    raise_all(_choice_problems(meant, choice, f"stack {stack.name} on {gpu.name}"))
+    return tuple(patch for patch in meant if _chosen(patch, choice))
 
 
-def read_header(head: str) -> dict[str, str]:
-    """Return the fields of the mail header and of the block of fields at the start of its body, or of DEP-3 alone."""
-    mail = email.message_from_string(re.sub(r"\AFrom \S+ .*\n", "", head))
-    body = mail.get_payload()
-    inner = email.message_from_string(body if isinstance(body, str) else "")
-    fields = {key.title(): " ".join(str(value).split()) for message in (mail, inner) for key, value in message.items()}
-    subject = fields.get("Subject") or fields.get("Description", "")
-    return {**fields, "Subject": re.sub(r"^\[PATCH[^\]]*\] ?", "", subject)}
+def find(patches: Iterable[Patch], name: str) -> tuple[Patch, ...]:
+    """Return the patches that a label, slug or opt-in's name means. Raises UserError if there is none."""
+    known = tuple(patches)
+    found = tuple(patch for patch in known if name in patch.names)
+    if not found:
+        problem = names.unknown("patch", name, {name for patch in known for name in patch.names})
+        raise UserError(problem.message, hint=problem.hint)
+    return found
 
 
-def _header_problems(name: str, head: str, fields: Mapping[str, str], root: Path) -> Iterator[Problem]:
-    for field, meaning in FIELDS.items():
-        if not fields.get(field):
-            close = names.hint(field, set(fields) - set(FIELDS)).partition("? ")[0]
-            typo = f"; {close}?" if close.startswith("did you mean") else ""
-            yield Problem(f"{name}:1", f"header has no {field}", f"{field}: {meaning}{typo}")
-    status, applies_to = fields.get("Status"), fields.get("Applies-To")
-    if status and not STATUS.fullmatch(status):
-        yield _bad_field(name, head, "Status", status)
-    if applies_to and not _is_specifier(applies_to):
-        yield _bad_field(name, head, "Applies-To", applies_to)
-    checked_by = fields.get("Checked-By")
-    if checked_by and not _is_test(root, checked_by):
-        yield Problem(_at(name, head, "Checked-By"), f"Checked-By: {checked_by!r} is not a test", FIELDS["Checked-By"])
-
-
-def _bad_field(name: str, head: str, field: str, value: str) -> Problem:
-    return Problem(_at(name, head, field), f"{field}: {value!r} cannot be read", f"{field}: {FIELDS[field]}")
-
-
-def _at(name: str, head: str, field: str) -> str:
-    lines = head.splitlines()
-    found = (number for number, line in enumerate(lines, 1) if line.lower().startswith(f"{field.lower()}:"))
-    return f"{name}:{next(found, 1)}"
-
-
-def _is_specifier(text: str) -> bool:
-    try:
-        SpecifierSet(text)
-    except InvalidSpecifier:
+def _chosen(patch: Patch, choice: Choice) -> bool:
+    if any(name in choice.left_out for name in patch.names):
         return False
-    return True
+    return patch.status == "default" or any(name in choice.added for name in patch.names)
 
 
-def _is_test(root: Path, checked_by: str) -> bool:
-    file, _, test = checked_by.partition("::")
-    path = root / file
-    return path.is_file() and (not test or f"def {test}(" in path.read_text(encoding="utf-8"))
+def _choice_problems(meant: Iterable[Patch], choice: Choice, where: str) -> Iterator[Problem]:
+    patches = tuple(meant)
+    known = {name for patch in patches for name in patch.names}
+    for option, chosen in (("--with", choice.added), ("--without", choice.left_out)):
+        for name in (name for name in chosen if name not in known):
+            yield names.unknown("patch", name, known, "", f"{option}: {where}")
+    for patch in patches:
+        if patch.status == "rejected" and not choice.i_know and any(name in choice.added for name in patch.names):
+            hint = "to repeat the experiment all the same, add --i-know"
+            yield Problem(f"patches/{patch.label}.patch", f"was tried and rejected: {patch.evidence}", hint)
 
 
 def reference_problems(
@@ -180,4 +195,4 @@ def reference_problems(
             yield names.unknown("component", patch.component, components, name)
         head = patch.path.read_text(encoding="utf-8", errors="replace")
         for target in set(patch.targets) - {"all", *gpus}:
-            yield names.unknown("GPU", target, gpus, _at(name, head, "Targets"), "Targets")
+            yield names.unknown("GPU", target, gpus, dep3.at(name, head, "Targets"), "Targets")

@@ -8,6 +8,7 @@ import pytest
 
 from kiln import patches, versions
 from kiln.errors import UserError
+from kiln.patches import Choice
 from kiln.settings import ROOT
 
 pytestmark = pytest.mark.unit
@@ -27,6 +28,8 @@ Applies-To: >=0.7,<0.8
 Targets: sm120
 Status: default
 Checked-By: tests/image/test_arch.py::test_sass
+Evidence: 2 tok/s before, 3 after; one request; our own run
+Drop-When: flashinfer >=0.9
 
 The compiler needs the suffix for what the kernels use.
 """
@@ -41,6 +44,7 @@ diff --git a/x.py b/x.py
 +b
 """
 GOOD = MAIL + FIELDS + DIFF
+NUMBERS = FIELDS[FIELDS.index("Status") : FIELDS.index("\nDrop-When")]
 
 
 def write(root: Path, text: str = GOOD, name: str = "flashinfer/0001-arch.patch") -> Path:
@@ -85,6 +89,14 @@ def test_a_bare_dep3_header_is_read_too(tmp_path: Path) -> None:
          "  hint: Status: default, opt-in: <name> or rejected"),
         ("::test_sass", "::test_sas", "12: Checked-By: 'tests/image/test_arch.py::test_sas' is not a test\n"
          "  hint: the test that fails without the patch: tests/image/test_x.py::test_name"),
+        ("flashinfer >=0.9", "flashinfer >=x", "14: Drop-When: 'flashinfer >=x' cannot be read\n"
+         "  hint: Drop-When: <component> <range>, such as flashinfer >=0.8; or what has to happen"),
+        (NUMBERS, "Status: rejected\nChecked-By: tests/image/test_arch.py::test_sass\nEvidence: it was slow",
+         "13: Evidence: holds no number\n"
+         "  hint: a rejected patch is kept for its numbers: say what was measured, with what setup"),
+        (f"{NUMBERS}\n", "Status: opt-in: gates\nChecked-By: tests/image/test_arch.py::test_sass\n",
+         "1: header has no Evidence\n"
+         "  hint: Evidence: numbers, their setup and source; `none` and why, if it touches no performance"),
         ("tests/image/test_arch.py::test_sass", "by hand", "12: Checked-By: 'by hand' is not a test\n"
          "  hint: the test that fails without the patch: tests/image/test_x.py::test_name"),
     ],
@@ -98,7 +110,7 @@ def test_a_bad_header_is_refused_with_its_line(tmp_path: Path, old: str, new: st
 def test_every_missing_field_is_reported_at_once(tmp_path: Path) -> None:
     write(tmp_path, "Subject: x\n" + DIFF)
     assert [problem.splitlines()[0].rpartition(" ")[2] for problem in problems_of(tmp_path)] == [
-        "Applies-To", "Checked-By", "Forwarded", "Origin", "Status", "Targets",
+        "Applies-To", "Checked-By", "Drop-When", "Evidence", "Forwarded", "Origin", "Status", "Targets",
     ]  # fmt: skip
 
 
@@ -147,3 +159,43 @@ def test_names_that_versions_yaml_lacks_are_reported(tmp_path: Path) -> None:
 
 def test_the_real_patches_load() -> None:
     patches.load_all(ROOT)
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        (Choice(), ["flashinfer/0001-one", "sglang/0001-one"]),
+        (Choice(("gates",)), ["flashinfer/0001-one", "flashinfer/0002-two", "sglang/0001-one"]),
+        (Choice(("flashinfer/0002-two",)), ["flashinfer/0001-one", "flashinfer/0002-two", "sglang/0001-one"]),
+        (Choice((), ("one",)), []),
+        (Choice((), ("sglang/0001-one",)), ["flashinfer/0001-one"]),
+        (Choice(("three",), ("one",), i_know=True), ["flashinfer/0003-three"]),
+    ],
+    ids=["default", "an opt-in", "by label", "a slug of two", "one of two", "a rejected one"],
+)
+def test_a_choice_changes_the_default_queue(tmp_path: Path, choice: Choice, expected: list[str]) -> None:
+    loaded = versions.load(ROOT / "versions.yaml")
+    fits = GOOD.replace(">=0.7,<0.8", ">=0.1")
+    write(tmp_path, fits, "flashinfer/0001-one.patch")
+    write(tmp_path, fits.replace("Status: default", "Status: opt-in: gates"), "flashinfer/0002-two.patch")
+    write(tmp_path, fits.replace("Status: default", "Status: rejected"), "flashinfer/0003-three.patch")
+    write(tmp_path, fits, "sglang/0001-one.patch")
+    found = patches.patches_for(tmp_path, loaded.stack("current"), loaded.gpu("sm120"), choice=choice)
+    assert [patch.label for patch in found] == expected
+
+
+def test_a_rejected_patch_is_not_added_without_a_word(tmp_path: Path) -> None:
+    loaded = versions.load(ROOT / "versions.yaml")
+    write(tmp_path, GOOD.replace("Status: default", "Status: rejected"))
+    with pytest.raises(UserError) as caught:
+        patches.patches_for(tmp_path, loaded.stack("current"), loaded.gpu("sm120"), choice=Choice(("arch",)))
+    assert str(caught.value) == (
+        "patches/flashinfer/0001-arch.patch: was tried and rejected: "
+        "2 tok/s before, 3 after; one request; our own run\n"
+        "  hint: to repeat the experiment all the same, add --i-know"
+    )
+
+
+def test_the_files_of_a_patch_are_told_with_both_their_names(tmp_path: Path) -> None:
+    moved = "diff --git a/old.py b/new.py\nsimilarity index 100%\nrename from old.py\nrename to new.py\n"
+    assert patches.load(write(tmp_path, GOOD + moved), tmp_path).files == ("x.py", "old.py", "new.py")

@@ -1,0 +1,36 @@
+"""Writes locks/sglang: the arguments of every stack's SGLang, out of its locked wheel in the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kiln import patchqueue, sglangargs, sources
+from kiln.errors import UserError
+from kiln.patchqueue import Pinned
+from kiln.settings import Settings
+from kiln.store import Store
+
+
+def write(settings: Settings) -> list[Path]:
+    """Write every lock that differs and remove those of versions that no stack pins; returns the paths touched."""
+    pinned = (one for one in patchqueue.pinned(settings) if one.component == "sglang")
+    texts = {settings.root / sglangargs.lock_path(one.version): _text(settings, one) for one in pinned}
+    leftover = [file for file in sorted((settings.root / "locks/sglang").glob("args-*.toml")) if file not in texts]
+    changed = [file for file, text in texts.items() if not file.exists() or file.read_text() != text]
+    for file in changed:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(texts[file])
+    for file in leftover:
+        file.unlink()
+    return [*changed, *leftover]
+
+
+def _text(settings: Settings, one: Pinned) -> str:
+    store = Store(settings.store)
+    if not store.has(one.source):
+        raise UserError(f"{one.source.file} is not in the store", hint=f"inv fetch --stack {one.stacks[0]}")
+    members = sources.members(store.path(one.source.sha256))
+    files = {
+        name: data.decode() for name, data in members if name.startswith(sglangargs.SOURCES) and name[-3:] == ".py"
+    }
+    return sglangargs.dump(sglangargs.extract(files))
