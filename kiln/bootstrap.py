@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,14 +40,22 @@ def rootfs(suite: str, debs: Sequence[Deb], epoch: int, store: Store, target: Pa
         repository = Path(folder)
         repository.chmod(0o755)
         debrepo.write_flat_repo(debs, store, repository)
-        done = stream(
-            _command(suite, debs, repository, target),
-            log=log,
-            env={"SOURCE_DATE_EPOCH": str(epoch), "LC_ALL": "C", "TZ": "UTC"},
-        )
+        done = stream([*_environment(epoch), *_command(suite, debs, repository, target)], log=log)
     if done.returncode != 0:
         tail = "\n".join(done.stdout.splitlines()[-8:])
         raise KilnError(f"mmdebstrap ended with {done.returncode}, log: {log}\n{tail}")
+
+
+def _environment(epoch: int) -> list[str]:
+    """Give mmdebstrap no variable of ours but what it needs: the packages' scripts see them, and some write by them.
+
+    A script in Python that is imported before it is compiled leaves bytecode with the time of its source, which the
+    canonical image does not have; so it is not to leave any.
+    """
+    kept = {name: os.environ[name] for name in ("HOME", "TMPDIR") if name in os.environ}
+    fixed = {"LC_ALL": "C", "PATH": host.search_path(), "PYTHONDONTWRITEBYTECODE": "1", "TZ": "UTC"}
+    found = {**kept, **fixed, "SOURCE_DATE_EPOCH": str(epoch)}
+    return ["env", "-i", *(f"{name}={value}" for name, value in sorted(found.items()))]
 
 
 def _command(suite: str, debs: Sequence[Deb], repository: Path, target: Path) -> list[str]:

@@ -7,12 +7,15 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from filelock import FileLock
 
-from kiln import context, fetch, imagetest, layout, result
+from kiln import attest, context, fetch, imagetest, layout, patchlocks, result, sources
+from kiln.compression import Compression
 from kiln.engines import Engine
+from kiln.engines.progress import Line
 from kiln.errors import CheckFailed
 from kiln.meter import Meter
 from kiln.plan import ImagePlan, Plan
@@ -25,12 +28,16 @@ from kiln.view import View
 
 @dataclass(frozen=True)
 class Options:
-    """How to build; nothing here changes the image. `jobs` 0 means as many as memory allows."""
+    """How to build; nothing here changes the image. `jobs` 0 means as many as memory allows.
+
+    `compression` gzip makes a variant with gzip layers and the tag `…-gz` beside the image.
+    """
 
     jobs: int = 0
     test: bool = True
     push: bool = True
     no_cache: bool = False
+    compression: Compression = "zstd"
 
 
 @dataclass
@@ -44,18 +51,27 @@ class Build:
     options: Options
     view: View
     costs: list[StageCost] = field(default_factory=list)
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def run(self) -> Result:
         """Build what is not built. Raises CheckFailed, UserError; whatever was finished before stays usable."""
         store = Store(self.settings.store)
+        tried = self._try_patches(store)
         with self._lock(self.plan.id):
             with self._stage("fetch"):
                 fetch.fetch(
                     self.settings, store, self.plan.artefacts(), fetch.ViewProgress(view=self.view, stage="fetch")
                 )
+            if not tried:
+                self._try_patches(store)
             for image in self.plan.chain:
                 self._image(image, store)
             return self._keep(self._push(self._test(self._layout())))
+
+    def _try_patches(self, store: Store) -> bool:
+        """Try every patch before any stage; says whether each had its source in the store already."""
+        pinned = patchlocks.pinned((*self.plan.lock.wheels, *self.plan.lock.sources), self.plan.stack.components)
+        return sources.preflight(pinned, self.plan.patches, self.plan.patched, store)
 
     def _image(self, image: ImagePlan, store: Store) -> None:
         with self._stage(image.name, image.key) as stage, self._lock(image.key):
@@ -106,10 +122,21 @@ class Build:
             found = result.load(self.settings, self.plan.id)
             if found and not self.options.no_cache:
                 stage.state = "cached"
-                return found
-            built = layout.write(self.settings, self.plan, self.engine, lambda text: self.view.update("layout", text))
-            result.save(self.settings, built)
+            else:
+                found = layout.write(self.settings, self.plan, self.engine, self._say_layout)
+                result.save(self.settings, found)
+                attest.record(self.settings, self.plan, found, self.engine.describe(), self.started)
+            return self._gzip(found)
+
+    def _gzip(self, built: Result) -> Result:
+        if self.options.compression != "gzip":
             return built
+        made = layout.write_gzip(self.settings, built, self._say_layout)
+        result.save(self.settings, made)
+        return made
+
+    def _say_layout(self, text: str) -> None:
+        self.view.update("layout", text)
 
     def _test(self, built: Result) -> Result:
         with self._stage("test") as stage:
@@ -125,13 +152,19 @@ class Build:
             if self.registry is None or not self.options.push:
                 stage.state = "cached"
                 return built
+            if self.options.compression == "gzip" and not self.registry.exists(built.repository, built.gzip):
+                self.registry.push(Path(built.gzip_layout), built.repository, built.gzip_tag)
+                attest.publish(self.settings, self.registry, self.plan, built, built.gzip)
             name = f"{self.registry.address}/{built.repository}@{built.digest}"
             if built.pushed == name and self.registry.exists(built.repository, built.digest):
                 stage.state = "cached"
+                if self.settings.signing_key:
+                    stage.detail = attest.publish(self.settings, self.registry, self.plan, built, built.digest)
                 return built
             digest = self.registry.push(Path(built.layout), built.repository, built.tag)
             if digest != built.digest:
                 raise CheckFailed(f"the registry holds {digest}, built was {built.digest}\n  hint: inv push")
+            stage.detail = attest.publish(self.settings, self.registry, self.plan, built, digest)
             return self._keep(replace(built, pushed=name))
 
     def _keep(self, built: Result) -> Result:
@@ -182,7 +215,7 @@ class _Outcome:
 
 @dataclass
 class _Watcher:
-    """Turn the engine's plain progress lines into the view's numbers."""
+    """Turn what the engine says into the view's numbers."""
 
     view: View
     stage: str
@@ -190,25 +223,22 @@ class _Watcher:
     done_s: float = 0.0
     done: int = 0
 
-    def line(self, text: str) -> None:
-        _, _, words = text.partition(" KILN ")
-        fields = words.split()
-        if not fields:
-            self._step(text)
-        elif fields[0] == "module" and len(fields) >= 4:
+    def line(self, said: Line) -> None:
+        if said.kind == "start":
+            self.view.update(self.stage, said.text.partition("] ")[2][:60] or said.text[:60])
+        elif said.kind == "output" and said.text.startswith("KILN "):
+            self._output(said.text.split()[1:])
+
+    def _output(self, fields: list[str]) -> None:
+        if fields[:1] == ["module"] and len(fields) >= 4:
             self._module(fields[3], int(fields[1]), int(fields[2]))
-        elif fields[0] == "unit" and len(fields) >= 3:
+        elif fields[:1] == ["unit"] and len(fields) >= 3:
             self.view.update(self.stage, f"unit {fields[1]} of {fields[2]}", float(fields[1]), float(fields[2]))
 
     def _module(self, name: str, index: int, count: int) -> None:
         costs = {module.name: module.core_s for module in self.plan.modules}
         self.done_s += costs.get(name, 0.0)
         self.view.update(self.stage, f"module {index} of {count}: {name}", self.done_s, sum(costs.values()))
-
-    def _step(self, text: str) -> None:
-        head, _, rest = text.partition("] ")
-        if head.startswith("#") and "[" in head and rest:
-            self.view.update(self.stage, rest[:60])
 
 
 def stages(plan: Plan) -> tuple[str, ...]:

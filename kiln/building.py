@@ -6,12 +6,14 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from kiln import attest, engines, estimate, host, inventory, layout, result, services
 from kiln import build as builds
-from kiln import engines, estimate, host, inventory, result, services
 from kiln.build import Build, Options
 from kiln.cli import announce
+from kiln.compression import Compression
 from kiln.engines import Engine
 from kiln.errors import UserError
+from kiln.patches import DEFAULT, Choice
 from kiln.plan import Plan
 from kiln.registry import Registry
 from kiln.result import Result
@@ -23,15 +25,19 @@ PROGRAMS = ("skopeo", "mmdebstrap", "git")
 
 
 def build(settings: Settings, *, gpu: str, stack: str, kernel_set: str, image: str, options: Options,
-          quiet: bool) -> Result:  # fmt: skip
+          quiet: bool, engine_name: str = "auto", choice: Choice = DEFAULT) -> Result:  # fmt: skip
     """Plan, bring engine and registry up, build, test and push. A finished plan costs one question to the registry."""
-    plan = inventory.plan_for(settings, gpu=gpu, stack=stack, kernel_set=kernel_set, image=image)
+    plan = inventory.plan_for(settings, gpu=gpu, stack=stack, kernel_set=kernel_set, image=image, choice=choice)
     builds.write_plan(settings, plan)
+    if options.push:
+        attest.load_signer(settings)  # a wrong password is told now, not after the build
     registry = _registry(settings) if options.push else None
     found = finished(settings, plan, registry, options)
     if found:
+        if registry and settings.signing_key:
+            attest.publish(settings, registry, plan, found, found.digest)
         return found
-    engine = engine_up(settings)
+    engine = engine_up(settings, engine_name)
     estimate.require_disk(settings, plan, engine, Store(settings.store))
     with View(builds.stages(plan), quiet=quiet) as view:
         return Build(settings, plan, engine, registry, options, view).run()
@@ -42,37 +48,56 @@ def finished(settings: Settings, plan: Plan, registry: Registry | None, options:
     found = result.load(settings, plan.id)
     if found is None or options.no_cache or (options.test and not found.tests):
         return None
+    if options.compression == "gzip" and not _has_gzip(found, registry):
+        return None
     if registry and not (found.pushed and registry.exists(found.repository, found.digest)):
         return None
     return replace(found, stages=tuple(replace(cost, state="cached") for cost in found.stages))
 
 
-def push(settings: Settings, *, gpu: str, stack: str, kernel_set: str, image: str) -> str:
-    """Push a plan's layout; returns `registry/repository@digest`. Raises UserError if it is not built."""
-    plan = inventory.plan_for(settings, gpu=gpu, stack=stack, kernel_set=kernel_set, image=image)
+def _has_gzip(found: Result, registry: Registry | None) -> bool:
+    there = bool(found.gzip) and (Path(found.gzip_layout) / "index.json").exists()
+    return there and (registry is None or registry.exists(found.repository, found.gzip))
+
+
+def push(settings: Settings, *, gpu: str, stack: str, kernel_set: str, image: str,
+         compression: Compression = "zstd", choice: Choice = DEFAULT) -> tuple[str, ...]:  # fmt: skip
+    """Push a plan's layout, with gzip also that variant; returns `registry/repository@digest` of each.
+
+    Raises UserError if it is not built.
+    """
+    plan = inventory.plan_for(settings, gpu=gpu, stack=stack, kernel_set=kernel_set, image=image, choice=choice)
     found = result.load(settings, plan.id)
     if found is None:
         command = f"inv build --gpu {plan.gpu.name} --stack {plan.stack.name} --kernels {plan.kernels}"
         raise UserError(f"plan {plan.id[:12]} is not built", hint=command)
+    attest.load_signer(settings)
     registry = _registry(settings)
     registry.push(Path(found.layout), found.repository, found.tag)
-    pushed = f"{registry.address}/{found.repository}@{found.digest}"
-    result.save(settings, replace(found, pushed=pushed))
-    return pushed
+    attest.publish(settings, registry, plan, found, found.digest)
+    name = f"{registry.address}/{found.repository}"
+    found = replace(found, pushed=f"{name}@{found.digest}")
+    result.save(settings, found)
+    if compression != "gzip":
+        return (found.pushed,)
+    announce("making the gzip variant, unless it lies there")
+    found = layout.write_gzip(settings, found)
+    result.save(settings, found)
+    digest = registry.push(Path(found.gzip_layout), found.repository, found.gzip_tag)
+    attest.publish(settings, registry, plan, found, digest)
+    return found.pushed, f"{name}@{digest}"
 
 
 def services_up(settings: Settings) -> None:
     """Bring engine and registry up for tests, and lead clients of this process and its children to them."""
-    engine_up(settings)
+    os.environ.update(engine_up(settings).variables)
     _registry(settings)
 
 
-def engine_up(settings: Settings) -> Engine:
-    """Install what the host lacks and bring an engine up; its address enters our environment for testinfra and SDK."""
+def engine_up(settings: Settings, name: str = "auto") -> Engine:
+    """Install what the host lacks and bring an engine up."""
     host.ensure(settings, PROGRAMS, announce)
-    engine = engines.up(settings, announce)
-    os.environ.update(engine.variables)
-    return engine
+    return engines.up(settings, announce, name)
 
 
 def _registry(settings: Settings) -> Registry:

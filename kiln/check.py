@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from kiln import images as images_module
-from kiln import names, versions
+from kiln import names, presets, versions
 from kiln.errors import Problem, UserError
 from kiln.images import Image
+from kiln.locks import Artifact
 from kiln.patches import Patch
 from kiln.settings import Settings
 from kiln.versions import Versions
@@ -26,6 +27,7 @@ def check(settings: Settings) -> list[Problem]:
     if intent is not None:
         problems += patch_problems(root, intent)
         problems += kernel_problems(root, intent)
+        problems += presets.problems(root, intent)
     if intent is not None and images is not None:
         references = [*reference_problems(intent, images)]
         problems += references or [*written_problems(root, intent, images)]
@@ -51,19 +53,28 @@ def patch_problems(root: Path, intent: Versions) -> list[Problem]:
     loaded = _collect(problems, partial(patches.load_all, root))
     components = {name for stack in intent.stacks.values() for name in stack.components}
     problems += patches.reference_problems(root, loaded or (), components, set(intent.gpus))
-    return [*problems, *_unbuilt_patches(root, loaded or ())]
+    return [*problems, *_pinned_problems(root, intent, loaded or ())]
 
 
-def _unbuilt_patches(root: Path, loaded: Iterable[Patch]) -> Iterator[Problem]:
-    """Yield patches whose component no image builds from source: they would be named and never applied."""
-    try:
-        built = {component for image in images_module.load_all(root).values() for component in image.sources.values()}
-    except UserError:
-        return  # told where the images are loaded
+def _pinned_problems(root: Path, intent: Versions, loaded: Iterable[Patch]) -> Iterator[Problem]:
+    """Yield stale locks of patched files, and patches to what no stack pins: they would be named and never applied."""
+    from kiln import patchlocks
+
+    pinned: dict[tuple[str, str], Artifact] = {}
+    for name, stack in intent.stacks.items():
+        try:
+            found = patchlocks.read_pinned(root, name, stack.components)
+        except UserError:
+            return  # told where the locks are looked at
+        pinned |= {(component, stack.components[component]): source for component, source in found.items()}
+    yield from patchlocks.problems(root, pinned, loaded)
+    known = sorted({component for component, _ in pinned})
     for patch in loaded:
-        if patch.status == "default" and patch.component not in built:
+        if patch.component not in known:
             where = str(patch.path.relative_to(root))
-            yield Problem(where, f"no image builds {patch.component} from source", f"built so: {', '.join(built)}")
+            yield Problem(
+                where, f"no stack locks a source or wheel of {patch.component}", f"locked: {', '.join(known)}"
+            )
 
 
 def kernel_problems(root: Path, intent: Versions) -> list[Problem]:

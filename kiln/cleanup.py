@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from kiln import engines
+from kiln import engines, reproduce
+from kiln.engines import buildah
 from kiln.settings import Settings
 
 
@@ -34,7 +36,7 @@ def _plans(settings: Settings, held: set[str]) -> Iterator[str]:
     for folder in (settings.home / "images", settings.builds, settings.logs):
         for path in sorted(folder.glob("*")):
             # A layout in the making has a hidden name, which does not say whose it is.
-            if path.name not in held and not (held and path.name.startswith(".")):
+            if path.name.removesuffix("-gz") not in held and not (held and path.name.startswith(".")):
                 yield _remove(path)
         with suppress(OSError):
             folder.rmdir()
@@ -43,12 +45,18 @@ def _plans(settings: Settings, held: set[str]) -> Iterator[str]:
 def _shared(settings: Settings) -> Iterator[str]:
     if (settings.home / "layers").exists():
         yield _remove(settings.home / "layers")
-    engine = engines.quietly(settings)
-    if engine is None:
-        return
-    for ref in (*engine.images("kiln/"), *engine.images("kiln-test/")):
-        engine.remove(ref)
-        yield f"removed image {ref}"
+    for folder in sorted(reproduce.places(settings)):
+        reproduce.discard(replace(settings, home=folder))
+    for name in ("reproduce", "verify"):
+        if (settings.home / name).exists():
+            yield _remove(settings.home / name)
+    if engine := engines.quietly(settings):
+        for ref in (*engine.images("kiln/"), *engine.images("kiln-test/")):
+            engine.remove(ref)
+            yield f"removed image {ref}"
+    if storage := buildah.quietly(settings):
+        storage.wipe()
+        yield f"removed {storage.home}"
 
 
 def _unused_layers(settings: Settings) -> Iterator[str]:

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from kiln import bootstrap, sources
+from kiln import bootstrap, sources, wheelpatch
 from kiln.errors import UserError
 from kiln.locks import Artifact, Wheel
 from kiln.plan import BUILD_TOOLS, ImagePlan, Plan
@@ -27,14 +27,14 @@ def prepare(settings: Settings, plan: Plan, image: ImagePlan, store: Store, dest
     (dest / "recipe").mkdir()
     for name in image.files:
         shutil.copy2(settings.root / "images" / image.name / name, dest / "recipe" / name)
-    _wheels(image.wheels, store, dest)
+    _wheels(plan, image, store, dest)
     _tools(plan.lock.tools, store, dest / "tools")
     suite = plan.stack.base.suite
     if "debs" in image.inputs and suite:
         bootstrap.rootfs(suite, plan.lock.debs, image.epoch, store, dest / "rootfs.tar", log)
     if "sources" in image.inputs:
         (dest / "modules.txt").write_text("".join(f"{module.name}\n" for module in plan.modules))
-        sources.place(plan.lock.sources, plan.patches, store, dest / "sources")
+        sources.place(plan.lock.sources, plan.patches, plan.patched, store, dest / "sources")
     return dest
 
 
@@ -63,11 +63,19 @@ def requirements(wheels: Iterable[Wheel]) -> str:
     return "".join(sorted(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in wheels))
 
 
-def _wheels(wheels: Iterable[Wheel], store: Store, dest: Path) -> None:
+def _wheels(plan: Plan, image: ImagePlan, store: Store, dest: Path) -> None:
     (dest / "wheels").mkdir()
-    (dest / "requirements.txt").write_text(requirements(wheels))
-    for wheel in wheels:
-        store.place(wheel, dest / "wheels")
+    placed = [_wheel(plan, wheel, store, dest / "wheels") for wheel in image.wheels]
+    (dest / "requirements.txt").write_text(requirements(placed))
+
+
+def _wheel(plan: Plan, wheel: Wheel, store: Store, directory: Path) -> Wheel:
+    """Put a wheel where it is installed from; returns it as it lies there, patched or as the store has it."""
+    queue = plan.patches_of(wheel)
+    if queue:
+        return wheelpatch.place(wheel, queue, plan.patched, store, directory)
+    store.place(wheel, directory)
+    return wheel
 
 
 def _tools(tools: Iterable[Artifact], store: Store, dest: Path) -> None:

@@ -34,6 +34,8 @@ def write_flat_repo(debs: Iterable[Deb], store: Store, dest: Path) -> Path:
     (dest / "Packages").write_bytes(packages)
     newest = max(ordered, key=lambda deb: deb.epoch)
     (dest / "Release").write_text(_release(packages, newest.epoch, newest.suite))
+    for name in ("Packages", "Release"):
+        (dest / name).chmod(0o644)  # apt reads them as a user of its own, whatever our umask is
     return dest
 
 

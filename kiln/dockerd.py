@@ -131,12 +131,7 @@ def start(settings: Settings, announce: Announce) -> daemon.Daemon:
 
 def unmount(settings: Settings) -> None:
     """Release the mounts that a killed engine has left below our folders, deepest first, busy or not."""
-    roots = (str(settings.home / "engine"), str(run_dir(settings)))
-    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    for mount in sorted(
-        (each for each in mounts if each.startswith(tuple(f"{root}/" for root in roots))), reverse=True
-    ):
-        run.run(["umount", "--lazy", mount], check=False, timeout_s=30, env={"PATH": host.search_path()})
+    host.unmount_below((settings.home / "engine", run_dir(settings)))
 
 
 def _clean_run_dir(settings: Settings) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kiln import engines, result, versions
 from kiln import plan as planning
 from kiln.errors import UserError
+from kiln.patches import DEFAULT, Choice
 from kiln.plan import Plan
 from kiln.settings import Settings
 
@@ -36,10 +37,11 @@ class Row:
         return {**self.__dict__}
 
 
-def plan_for(settings: Settings, *, gpu: str, stack: str, kernel_set: str, image: str) -> Plan:
+def plan_for(settings: Settings, *, gpu: str, stack: str, kernel_set: str, image: str,
+             choice: Choice = DEFAULT) -> Plan:  # fmt: skip
     """Load versions.yaml and make one plan."""
     loaded = versions.load(settings.root / "versions.yaml")
-    return planning.make(settings, loaded, gpu=gpu, stack=stack, kernel_set=kernel_set, image=image)
+    return planning.make(settings, loaded, gpu=gpu, stack=stack, kernel_set=kernel_set, image=image, choice=choice)
 
 
 def built_images(settings: Settings, plan: Plan) -> dict[str, bool]:

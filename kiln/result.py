@@ -37,7 +37,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Result:
-    """A built image. `pushed` is `registry/repository@digest`, or empty."""
+    """A built image. `pushed` is `registry/repository@digest`, `gzip` the digest of the gzip variant, or empty."""
 
     plan: str
     tag: str
@@ -48,6 +48,16 @@ class Result:
     stages: tuple[StageCost, ...] = field(default=())
     tests: str = ""
     pushed: str = ""
+    gzip: str = ""
+
+    @property
+    def gzip_layout(self) -> str:
+        """Where the gzip variant lies, if it was made."""
+        return f"{self.layout}-gz"
+
+    @property
+    def gzip_tag(self) -> str:
+        return f"{self.tag}-gz"
 
     @property
     def raw_bytes(self) -> int:

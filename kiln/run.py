@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from kiln.errors import KilnError
 
@@ -96,6 +99,32 @@ def stream(
     return Completed(words, proc.returncode, "\n".join(tail), "")
 
 
+@contextmanager
+def reading(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> Iterator[BinaryIO]:
+    """Open what a process writes. At the end of the block it must have ended well, unless the reader stopped early.
+
+    Raises CommandFailed on a non-zero status.
+    """
+    words = tuple(str(word) for word in argv)
+    with tempfile.TemporaryFile() as errors:
+        proc = subprocess.Popen(
+            words, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+        )  # fmt: skip
+        assert proc.stdout is not None
+        try:
+            yield cast(BinaryIO, proc.stdout)
+            stopped_early = bool(proc.stdout.read(1))
+        except BaseException:
+            proc.terminate()
+            raise
+        finally:
+            proc.stdout.close()
+            status = proc.wait()
+        errors.seek(0)
+        if status != 0 and not stopped_early:
+            raise CommandFailed(Completed(words, status, "", _text(errors.read())))
+
+
 def spawn_daemon(argv: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None) -> int:
     """Start a process that outlives us, output to `log`; returns its pid."""
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -115,3 +144,20 @@ def _text(data: bytes) -> str:
 def attached(argv: Sequence[str | Path], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> int:
     """Run with our own terminal, inputs and outputs; returns the exit status."""
     return subprocess.call([str(word) for word in argv], cwd=cwd, env={**os.environ, **(env or {})})
+
+
+def relay(argv: Sequence[str | Path], *, out: Path, cwd: Path, env: Mapping[str, str]) -> int:
+    """Run with our own stderr, stdout into a file and no other environment than `env`; returns the exit status.
+
+    An interrupt is handed on once, and the process may then tidy up for as long as it takes.
+    """
+    with out.open("wb") as file:
+        proc = subprocess.Popen(
+            [str(word) for word in argv], cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=file, process_group=0
+        )
+        try:
+            return proc.wait()
+        except BaseException:
+            proc.send_signal(signal.SIGINT)
+            proc.wait()
+            raise

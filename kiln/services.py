@@ -63,6 +63,17 @@ def engine_up(settings: Settings, announce: Announce = silent) -> Service:
         return _service("engine", dockerd.start(settings, announce))
 
 
+def own_engine_up(settings: Settings, announce: Announce = silent) -> Service:
+    """Return an engine of our own, started now if need be, whichever other one answers. Takes root."""
+    with _lock(settings, "engine"):
+        if ours := _ours(settings, "engine"):
+            return ours
+        if not host.is_root():
+            raise UserError("starting a container engine takes root", hint="--engine buildah works without")
+        host.ensure(settings, ("docker", "dockerd"), announce)
+        return _service("engine", dockerd.start(settings, announce))
+
+
 def _refuse_to_start(chosen: str | None, reason: str) -> None:
     if chosen:
         raise UserError(

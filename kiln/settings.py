@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,6 +21,12 @@ class Settings:
     apt_mirror: str
     snapshot_mirror: str
     no_install: bool
+    signing_key: str = ""
+    key_password: str = field(default="", repr=False)
+
+    def signed_by(self, key: str) -> Settings:
+        """Return the settings with another key to sign with; "" leaves them as they are."""
+        return replace(self, signing_key=key) if key else self
 
     @property
     def store(self) -> Path:
@@ -45,4 +51,6 @@ def from_env(env: Mapping[str, str] = os.environ, root: Path = ROOT) -> Settings
         apt_mirror=env.get("KILN_APT_MIRROR", ""),
         snapshot_mirror=env.get("KILN_SNAPSHOT_MIRROR", ""),
         no_install=bool(env.get("KILN_NO_INSTALL")),
+        signing_key=env.get("KILN_SIGNING_KEY", ""),
+        key_password=env.get("KILN_KEY_PASSWORD", ""),
     )

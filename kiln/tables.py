@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from kiln.audit.report import Report
 from kiln.kernels import estimate
 from kiln.plan import Plan
 from kiln.result import Result
@@ -75,6 +76,8 @@ def built(found: Result) -> None:
     out.print(f"layout   {found.layout}")
     out.print(f"tag      {found.repository}:{found.tag}")
     out.print(f"pushed   {found.pushed or 'no'}")
+    if found.gzip:
+        out.print(f"gzip     {found.repository}:{found.gzip_tag}@{found.gzip}")
     out.print(f"digest   {found.digest}")
 
 
@@ -90,3 +93,34 @@ def rows(headings: tuple[str, ...], lines: list[tuple[str, ...]]) -> None:
 
 def _mb(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"
+
+
+def audit(report: Report) -> None:
+    """Print an audit: coverage by distribution, what is allowed, what fails."""
+    out = console()
+    stack = f", stack {report.stack}" if report.stack else ""
+    out.print(f"audit    {report.target} for {report.gpu}{stack}: {report.files} files, {_mb(report.size_bytes)}")
+    out.print("binaries by the target that the GPU takes")
+    out.print(_coverage(report))
+    checks = Table(box=None, pad_edge=False)
+    for heading in ("check", "fails", "allowed"):
+        checks.add_column(heading, justify="left" if heading == "check" else "right")
+    for check, (fails, allowed) in report.counts().items():
+        checks.add_row(check, str(fails), str(allowed))
+    out.print(checks)
+    for finding in report.failed:
+        line = f"✗ {finding.check:<9} {finding.file}: {finding.subject}: {finding.message}"
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def _coverage(report: Report) -> Table:
+    """Make the table of distributions × the target that the GPU takes."""
+    found = report.distributions()
+    targets = sorted({target for counts in found.values() for target in counts})
+    table = Table(box=None, pad_edge=False)
+    table.add_column("distribution")
+    for target in targets:
+        table.add_column(target, justify="right")
+    for name, counts in found.items():
+        table.add_row(name, *(str(counts[target] or "") for target in targets))
+    return table

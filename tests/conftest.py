@@ -8,5 +8,6 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kiln", "image under test")
     group.addoption("--kiln-image", default="", help="reference of the image in the engine")
+    group.addoption("--kiln-runtime", default="docker", help="what runs containers of it: docker or podman")
     group.addoption("--kiln-plan", default="", help="plan.json of that image")
     group.addoption("--kiln-tools", default="", help="folder with uv and cuobjdump, mounted into the container")

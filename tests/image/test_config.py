@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import docker.errors
 import pytest
 from testinfra.host import Host
 
-from tests.image.conftest import SITE, UID
+from tests.image.conftest import SITE, UID, Runtime
 
 _PYC = """
 import json, pathlib
@@ -54,28 +53,16 @@ def test_an_init_is_the_first_process(host: Host) -> None:
     assert host.check_output("cat /proc/1/comm") == "tini"
 
 
-def test_the_entrypoint_passes_the_server_s_exit_status_on(engine: Any, image: str) -> None:
-    with pytest.raises(docker.errors.ContainerError) as failure:
-        engine.containers.run(
-            image, ["-c", "exit 7"], environment={"KILN_LAUNCHER": "bash"}, remove=True, network_mode="none",
-            read_only=True, tmpfs={"/cache": "mode=1777"},
-        )  # fmt: skip
-    assert failure.value.exit_status == 7
+def test_the_entrypoint_passes_the_server_s_exit_status_on(runtime: Runtime) -> None:
+    options = ["--rm", "--env=KILN_LAUNCHER=bash", "--tmpfs=/cache:mode=1777"]
+    assert runtime.run("-c", "exit 7", options=options, check=False).returncode == 7
 
 
-def test_the_server_s_own_help_answers(engine: Any, image: str, plan: dict[str, Any]) -> None:
+def test_the_server_s_own_help_answers(runtime: Runtime, plan: dict[str, Any]) -> None:
     if plan["pins"]["torch"].endswith("+cpu"):
         pytest.skip("NOT_RUN: this stack installs SGLang without its dependencies")
-    output = engine.containers.run(
-        image,
-        ["--help"],
-        remove=True,
-        network_mode="none",
-        read_only=True,
-        tmpfs={"/cache": "mode=1777,exec"},
-        user=f"{UID}:{UID}",
-    )
-    assert b"--model-path" in output
+    options = ["--rm", f"--user={UID}:{UID}", "--tmpfs=/cache:mode=1777,exec"]
+    assert "--model-path" in runtime.run("--help", options=options).stdout
 
 
 def test_sglang_is_installed_where_the_plan_says(host: Host) -> None:

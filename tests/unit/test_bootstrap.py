@@ -20,11 +20,11 @@ from kiln.store import Store
 pytestmark = pytest.mark.unit
 DEBS = locks.load(ROOT, "ci").debs
 PROGRAM = """#!/bin/sh
-printf '%s\\n' "$@" "epoch=$SOURCE_DATE_EPOCH $LC_ALL $TZ"
+printf '%s\\n' "$@" "epoch=$SOURCE_DATE_EPOCH $LC_ALL $TZ $PYTHONDONTWRITEBYTECODE $PYTHONPATH$KILN_HOME"
 for last; do :; done
 folder=${last#*copy://}
 folder=${folder%% *}
-stat -c 'mode=%a' "$folder"
+stat -c 'mode=%a' "$folder" "$folder/Packages" "$folder/Release"
 ls "$folder"
 """
 
@@ -98,12 +98,18 @@ def rootfs(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> lis
     return log.read_text().splitlines()
 
 
-def test_the_clock_and_the_locale_are_fixed_and_any_user_may_read_the_packages(
+def test_the_environment_is_fixed_and_any_user_may_read_the_packages_whatever_the_umask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = rootfs(tmp_path, PROGRAM, monkeypatch)
-    assert "epoch=42 C UTC" in lines
-    assert "mode=755" in lines
+    monkeypatch.setenv("PYTHONPATH", "/of/the/caller")
+    monkeypatch.setenv("KILN_HOME", "/of/the/caller")
+    mask = os.umask(0o077)
+    try:
+        lines = rootfs(tmp_path, PROGRAM, monkeypatch)
+    finally:
+        os.umask(mask)
+    assert "epoch=42 C UTC 1 " in lines
+    assert [line for line in lines if line.startswith("mode=")] == ["mode=755", "mode=644", "mode=644"]
     assert lines[-3:] == ["Packages", "Release", "small_1_all.deb"]
     (source,) = (line for line in lines if "copy://" in line)
     assert not Path(source.partition("copy://")[2].split()[0]).exists()

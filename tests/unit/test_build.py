@@ -5,88 +5,24 @@ from __future__ import annotations
 import io
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 
 from kiln import build, building, inventory, result
 from kiln.build import Build, Options
+from kiln.engines.progress import Line
 from kiln.errors import CheckFailed, KilnError
 from kiln.plan import Plan
 from kiln.result import Layer, Result
 from kiln.settings import Settings, from_env
 from kiln.view import View
+from tests.fakeengine import FakeEngine
 
 pytestmark = pytest.mark.unit
 DIGEST = "sha256:" + "1" * 64
-
-
-class FakeEngine:
-    """Keeps names of images; fails at the image that it is told to."""
-
-    def __init__(self) -> None:
-        self.built: list[str] = []
-        self.refs: set[str] = set()
-        self.fail_at = ""
-        self.args: dict[str, Mapping[str, str]] = {}
-        self.secrets: dict[str, Mapping[str, Path]] = {}
-        self.pause = threading.Event()
-        self.pause.set()
-
-    @property
-    def variables(self) -> Mapping[str, str]:
-        return {}
-
-    def build(
-        self, *, context: Path, dockerfile: Path, tag: str, args: Mapping[str, str], labels: Mapping[str, str],
-        secrets: Mapping[str, Path], no_cache: bool, log: Path, on_line: Callable[[str], None],
-    ) -> str:  # fmt: skip
-        name = tag.removeprefix("kiln/").partition(":")[0]
-        self.pause.wait(10)
-        if name == self.fail_at:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text("it broke")
-            raise KilnError("the engine broke")
-        self.built.append(name)
-        self.args[name], self.secrets[name] = dict(args), dict(secrets)
-        self.refs.add(tag)
-        return f"sha256:{name}"
-
-    def image_id(self, ref: str) -> str | None:
-        return ref if ref in self.refs else None
-
-    def images(self, prefix: str) -> tuple[str, ...]:
-        return tuple(sorted(ref for ref in self.refs if ref.startswith(prefix)))
-
-    def layer_count(self, ref: str) -> int:
-        return 1
-
-    def tag(self, ref: str, name: str) -> None:
-        self.refs.add(name)
-
-    def remove(self, ref: str) -> None:
-        self.refs.discard(ref)
-
-    @contextmanager
-    def save(self, ref: str) -> Iterator[BinaryIO]:
-        yield io.BytesIO()
-
-    @contextmanager
-    def load(self) -> Iterator[BinaryIO]:
-        yield io.BytesIO()
-
-    def version(self) -> str:
-        return "fake"
-
-    def data_root(self) -> Path | None:
-        return None
-
-    def describe(self) -> str:
-        return "fake"
 
 
 @pytest.fixture
@@ -154,6 +90,23 @@ def test_a_second_run_builds_nothing(settings: Settings, plan: Plan, done: list[
     assert engine.built == []
     assert done == ["fetch", "layout", "test", "fetch"]
     assert building.finished(settings, plan, None, Options()) is not None
+
+
+def test_gzip_makes_its_variant_once_and_is_not_finished_before(
+    settings: Settings, plan: Plan, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_gzip(settings: Settings, found: Result, say: Any = None) -> Result:
+        done.append("gzip")
+        Path(found.gzip_layout).mkdir(exist_ok=True)
+        (Path(found.gzip_layout) / "index.json").write_text("{}")
+        return replace(found, gzip=DIGEST)
+
+    monkeypatch.setattr("kiln.layout.write_gzip", write_gzip)
+    run(settings, plan, FakeEngine())
+    assert building.finished(settings, plan, None, Options(compression="gzip")) is None
+    assert run(settings, plan, FakeEngine(), compression="gzip").gzip == DIGEST
+    assert building.finished(settings, plan, None, Options(compression="gzip")) is not None
+    assert done == ["fetch", "layout", "test", "fetch", "gzip"]
 
 
 def test_a_build_that_broke_off_goes_on_at_the_image_that_failed(
@@ -227,3 +180,35 @@ def test_the_table_has_every_stage_and_keeps_the_costs_of_an_earlier_run(
     known = {cost.name: cost.wall_s for cost in first.stages}
     assert {cost.name for cost in again.stages if cost.state == "cached"} == {"layout", "test", "push"}
     assert all(cost.wall_s == known[cost.name] for cost in again.stages if cost.state == "cached")
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ([Line(3, "start", "[kernels 2/3] RUN make")], ("RUN make", 0.0, 0.0)),
+        ([Line(3, "start", "RUN make")], ("RUN make", 0.0, 0.0)),
+        ([Line(0, "output", "KILN unit 3 12")], ("unit 3 of 12", 3.0, 12.0)),
+        ([Line(0, "output", "KILN unit"), Line(0, "output", "KILN ")], ("", 0.0, 0.0)),
+        ([Line(0, "status", "KILN unit 1 2")], ("", 0.0, 0.0)),
+    ],
+)  # fmt: skip
+def test_what_any_builder_says_drives_the_view(
+    said: list[Line], shown: tuple[str, float, float], settings: Settings, plan: Plan, done: list[str]
+) -> None:
+    with View(build.stages(plan), out=io.StringIO()) as view:
+        watcher = build._Watcher(view, "flashinfer", plan)
+        view.start("flashinfer")
+        for line in said:
+            watcher.line(line)
+        stage = view.stages["flashinfer"]
+        assert (stage.detail, stage.done, stage.total) == shown
+
+
+def test_a_finished_module_counts_with_its_cost(settings: Settings, plan: Plan) -> None:
+    module = plan.modules[0]
+    with View(build.stages(plan), out=io.StringIO()) as view:
+        watcher = build._Watcher(view, "flashinfer", plan)
+        watcher.line(Line(9, "output", f"KILN module 1 6 {module.name} 12.5"))
+        stage = view.stages["flashinfer"]
+        assert stage.detail == f"module 1 of 6: {module.name}"
+        assert (stage.done, stage.total) == (module.core_s, sum(each.core_s for each in plan.modules))

@@ -124,11 +124,22 @@ def test_a_new_gpu_in_versions_yaml_reaches_every_dockerfile(copy: Path) -> None
     }
 
 
-def test_a_patch_for_what_no_image_builds_is_refused(copy: Path) -> None:
+def test_a_patch_for_what_no_stack_locks_is_refused(copy: Path) -> None:
     source = next((copy / "patches" / "flashinfer").glob("*.patch"))
-    (copy / "patches" / "sglang").mkdir()
-    text = source.read_text(encoding="utf-8").replace(">=0.7.2", ">=0.1")
-    (copy / "patches" / "sglang" / source.name).write_text(text, encoding="utf-8")
-    found = [problem for problem in problems_of(copy) if "no image builds sglang from source" in problem]
-    assert found
-    assert found[0].startswith(f"patches/sglang/{source.name}: ")
+    (copy / "patches" / "triton").mkdir()
+    shutil.copy(source, copy / "patches" / "triton" / source.name)
+    assert problems_of(copy) == [
+        f"patches/triton/{source.name}: no stack locks a source or wheel of triton\n"
+        "  hint: locked: flashinfer, sglang, torch",
+        f"patches/triton/{source.name}: there is no component 'triton'\n  hint: known: flashinfer, sglang, torch",
+    ]
+
+
+def test_a_patch_that_was_edited_makes_its_lock_stale(copy: Path) -> None:
+    edit(next((copy / "patches" / "flashinfer").glob("0001-*")), "sorted(output_dir", "sorted(set(output_dir")
+    (copy / "locks/patches/sglang-0.5.1.toml").write_text("", encoding="utf-8")
+    assert problems_of(copy) == [
+        "locks/patches/flashinfer-0.7.2.toml: stale: the source or a patch to it changed since\n"
+        "  hint: inv patches.refresh",
+        "locks/patches/sglang-0.5.1.toml: no stack's source and patches need this lock\n  hint: inv patches.refresh",
+    ]

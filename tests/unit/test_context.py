@@ -103,7 +103,7 @@ def test_the_image_with_sources_gets_its_modules_one_a_line(
     settings: Settings, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     placed: list[Path] = []
-    monkeypatch.setattr("kiln.sources.place", lambda sources, patches, store, dest: placed.append(dest))
+    monkeypatch.setattr("kiln.sources.place", lambda sources, patches, results, store, dest: placed.append(dest))
     found = prepared(settings, plan, replace(plan.chain[3], wheels=()), tmp_path / "context")
     lines = found["modules.txt"].decode().splitlines()
     assert lines == [module.name for module in plan.modules]

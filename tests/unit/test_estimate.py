@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,22 +12,9 @@ from kiln.errors import UserError
 from kiln.plan import Plan
 from kiln.settings import Settings, from_env
 from kiln.store import Store
+from tests.fakeengine import FakeEngine
 
 pytestmark = pytest.mark.unit
-
-
-@dataclass
-class Disk:
-    """An engine that has some images and keeps them in a folder."""
-
-    root: Path | None = None
-    refs: set[str] = field(default_factory=set)
-
-    def image_id(self, ref: str) -> str | None:
-        return ref if ref in self.refs else None
-
-    def data_root(self) -> Path | None:
-        return self.root
 
 
 @pytest.fixture
@@ -55,7 +41,7 @@ def test_each_image_needs_its_inputs_packed_and_unpacked(plan: Plan) -> None:
 
 
 def test_what_is_there_needs_nothing_more(plan: Plan, store: Store) -> None:
-    engine: Any = Disk()
+    engine = FakeEngine()
     fresh = estimate.need_bytes(plan, engine, store)
     assert fresh["downloads"] == sum({one.sha256: one.size for one in plan.artefacts()}.values())
     engine.refs = {image.ref for image in plan.chain[:-1]}
@@ -67,7 +53,7 @@ def test_what_is_there_needs_nothing_more(plan: Plan, store: Store) -> None:
 def test_too_small_a_disk_is_told_with_what_is_needed_for_what(
     settings: Settings, plan: Plan, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine: Any = Disk()
+    engine = FakeEngine()
     need = estimate.need_bytes(plan, engine, store)
     monkeypatch.setattr("kiln.host.disk_free", lambda path: 1_250_000_000)
     with pytest.raises(UserError) as caught:
@@ -82,9 +68,10 @@ def test_too_small_a_disk_is_told_with_what_is_needed_for_what(
 def test_the_smaller_of_the_two_disks_counts(
     settings: Settings, plan: Plan, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine: Any = Disk(tmp_path / "engine")
-    engine.root.mkdir()
-    monkeypatch.setattr("kiln.host.disk_free", lambda path: 10**9 if path == engine.root else 10**15)
+    root = tmp_path / "engine"
+    root.mkdir()
+    engine = FakeEngine(root=root)
+    monkeypatch.setattr("kiln.host.disk_free", lambda path: 10**9 if path == root else 10**15)
     with pytest.raises(UserError, match=r"1\.0 GB are free"):
         estimate.require_disk(settings, plan, engine, store)
 
@@ -92,6 +79,6 @@ def test_the_smaller_of_the_two_disks_counts(
 def test_a_large_disk_is_no_reason_to_speak(
     settings: Settings, plan: Plan, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine: Any = Disk()
+    engine = FakeEngine()
     monkeypatch.setattr("kiln.host.disk_free", lambda path: 10**15)
     estimate.require_disk(settings, plan, engine, store)

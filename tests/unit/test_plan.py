@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from kiln import pins, plan, render, versions
 from kiln.errors import UserError
+from kiln.patches import Choice
 from kiln.plan import Plan
 from kiln.settings import ROOT, from_env
 
@@ -91,6 +92,8 @@ def newer_flashinfer(root: Path) -> None:
     pinned("ci", "flashinfer", "0.7.3")(root)
     tables = root / "locks/kernels"
     shutil.copy(tables / "flashinfer-0.7.2-sm120.toml", tables / "flashinfer-0.7.3-sm120.toml")
+    patched = root / "locks/patches"
+    shutil.copy(patched / "flashinfer-0.7.2.toml", patched / "flashinfer-0.7.3.toml")
 
 
 CHANGES = {
@@ -100,8 +103,8 @@ CHANGES = {
     "a wheel of flashinfer": (other_bytes("locks/ci/python.toml", "ninja"), CHAIN[3:]),
     "a wheel of sglang": (other_bytes("locks/ci/python.toml", "sglang"), CHAIN[4:]),
     "the sdist": (other_bytes("locks/ci/sources.toml", "flashinfer-python"), CHAIN[3:]),
-    "a patch": (edited(PATCH, "Subject: ", "Subject: truly "), CHAIN[3:]),
-    "a patch that no longer applies": (edited(PATCH, "Status: default", "Status: rejected"), CHAIN[3:]),
+    "a patch": (edited(PATCH, "+        *sorted(", "+        *reversed("), CHAIN[3:]),
+    "a patch that no longer applies": (edited(PATCH, ">=0.7.2,<0.8", ">=0.9"), CHAIN[3:]),
     "a file of cuda": (edited("images/cuda/complete_toolkit.py", "\n", "\n\n"), CHAIN[1:]),
     "a file of flashinfer": (edited("images/flashinfer/measure_unit.py", "\n", "\n\n"), CHAIN[3:]),
     "a file of sglang": (edited("images/sglang/kiln-serve", "\n", "\n\n"), CHAIN[4:]),
@@ -228,7 +231,7 @@ def test_the_labels_tell_what_the_image_is_made_of() -> None:
         "kiln.pin.torch", "kiln.pin.flashinfer", "kiln.pin.sglang",
     }  # fmt: skip
     assert labels["kiln.plan"] == whole.id
-    assert labels["kiln.patches"] == "flashinfer/0001-sort-the-generated-fused-moe-units"
+    assert labels["kiln.patches"].split()[0] == "flashinfer/0001-sort-the-generated-fused-moe-units"
     assert labels["kiln.pin.flashinfer"] == f"0.7.2+{whole.local_version}"
     assert labels["org.opencontainers.image.ref.name"] == whole.tag
     assert all(isinstance(value, str) for value in labels.values())
@@ -276,3 +279,61 @@ def test_a_missing_kernel_table_is_told_with_its_place(root: Path) -> None:
     (root / "locks/kernels/flashinfer-0.7.2-sm90.toml").unlink()
     with pytest.raises(UserError, match=r"locks/kernels/flashinfer-0\.7\.2-sm90\.toml: no kernel table"):
         make(root, "sm90")
+
+
+def story(*added: str, left_out: tuple[str, ...] = (), i_know: bool = False) -> Plan:
+    loaded = versions.load(ROOT / "versions.yaml")
+    choice = Choice(added, left_out, i_know)
+    return plan.make(from_env({}), loaded, gpu="sm120", stack="story", kernel_set="", image="", choice=choice)
+
+
+def test_a_choice_of_patches_is_another_plan_and_its_tag_and_labels_say_so() -> None:
+    default, without = story(), story(left_out=("no-ue8m0-scales-on-sm120",))
+    assert changed(default, without) == ("sglang",)
+    assert default.tag.startswith("0.5.9-cu128-sm120-g")
+    assert without.tag.startswith("0.5.9-cu128-sm120-without-no-ue8m0-scales-on-sm120-g")
+    assert without.labels()["kiln.patches.without"] == "no-ue8m0-scales-on-sm120"
+    assert "kiln.patches.without" not in default.labels()
+    assert "sglang/0003-no-ue8m0-scales-on-sm120" not in without.labels()["kiln.patches"]
+
+
+def test_a_rejected_pair_is_built_only_by_who_knows_its_numbers() -> None:
+    with pytest.raises(UserError) as caught:
+        story("allreduce-fusion-on-sm120")
+    heads = [str(problem) for problem in caught.value.problems]
+    assert [head.partition(": ")[0] for head in heads] == [
+        "patches/flashinfer/0004-allreduce-fusion-on-sm120.patch",
+        "patches/sglang/0005-allreduce-fusion-on-sm120.patch",
+    ]
+    assert all("was tried and rejected: 236 tok/s at 125 W" in head and "add --i-know" in head for head in heads)
+    pair = story("allreduce-fusion-on-sm120", i_know=True)
+    assert changed(story(), pair) == ("flashinfer", "sglang")
+    assert "-with-allreduce-fusion-on-sm120-g" in pair.tag
+
+
+def test_an_unknown_patch_is_told_with_the_known_ones() -> None:
+    with pytest.raises(UserError, match=r"--with: stack story on sm120: there is no patch 'no-such'"):
+        story("no-such")
+    with pytest.raises(UserError, match=r"(?s)--without: .*did you mean 'autotune-the-cutlass-moe'"):
+        story(left_out=("autotune-cutlass-moe",))
+
+
+def test_a_patched_wheel_and_its_files_are_told_as_the_image_has_them() -> None:
+    found = story()
+    described = found.describe()
+    version = found.pins()["sglang"]
+    assert re.fullmatch(r"0\.5\.9\+kiln\.[0-9a-f]{8}", version)
+    assert described["packages"]["sglang"] == version  # type: ignore[index]
+    files = described["patched_files"]
+    assert isinstance(files, dict)
+    assert {"flashinfer/jit/fused_moe.py", "sglang/srt/server_args.py"} < set(files)
+    assert all(re.fullmatch("[0-9a-f]{64}", sha256) for sha256 in files.values())
+
+
+def test_a_patch_without_its_lock_is_no_plan(root: Path) -> None:
+    (root / "locks/patches/flashinfer-0.7.2.toml").unlink()
+    with pytest.raises(UserError) as caught:
+        make(root)
+    assert str(caught.value) == (
+        "locks/patches/flashinfer-0.7.2.toml: this lock does not exist\n  hint: inv patches.refresh"
+    )
