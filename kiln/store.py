@@ -45,19 +45,24 @@ class Store:
         """Read the whole file and say whether its bytes are the locked ones."""
         return self.has(artifact) and sha256_of(self.path(artifact.sha256)) == artifact.sha256
 
+    def require(self, artifact: Artifact, command: str = "inv fetch") -> Path:
+        """Return where an artefact lies. Raises UserError, naming the command that brings it, if it does not."""
+        if not self.has(artifact):
+            raise UserError(f"{artifact.file} is not in the store", hint=command)
+        return self.path(artifact.sha256)
+
     def place(self, artifact: Artifact, directory: Path) -> Path:
         """Put the artefact into `directory` under its own file name: a hard link, or a copy across devices."""
-        if not self.has(artifact):
-            raise UserError(f"{artifact.file} is not in the store", hint="inv fetch")
+        source = self.require(artifact)
         directory.mkdir(parents=True, exist_ok=True)
         target = directory / artifact.file
         target.unlink(missing_ok=True)
         try:
-            target.hardlink_to(self.path(artifact.sha256))
+            target.hardlink_to(source)
         except OSError as error:
             if error.errno not in (errno.EXDEV, errno.EMLINK, errno.EPERM):
                 raise
-            shutil.copyfile(self.path(artifact.sha256), target)
+            shutil.copyfile(source, target)
         return target
 
     def add(self, source: Path | BinaryIO, sha256: str, size: int, label: str = "") -> Path:

@@ -29,11 +29,12 @@ def place(wheel: Wheel, queue: Iterable[Patch], results: Iterable[PatchedFile], 
     patches = tuple(queue)
     named = patchlocks.renamed(wheel, patches)
     target = directory / named.file
-    with sources.patched(store.path(wheel.sha256), patches) as (tree, outcomes):
+    upstream = store.require(wheel)
+    with sources.patched(upstream, patches) as (tree, outcomes):
         gitapply.require(outcomes, wheel.file)
         sources.verify(tree, [one for one in results if one.component == patchlocks.component_of(wheel)])
         changed = {file: _read(tree / file) for patch in patches for file in patch.files}
-    with zipfile.ZipFile(store.path(wheel.sha256)) as source:
+    with zipfile.ZipFile(upstream) as source:
         _write(source, _moves(source, wheel, named), changed, named.version, target)
     return replace(named, size=target.stat().st_size, sha256=sha256_of(target))
 
