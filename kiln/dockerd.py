@@ -129,9 +129,12 @@ def start(settings: Settings, announce: Announce) -> daemon.Daemon:
     return daemon.settle(state(settings), pid, address, log, lambda: not silence(environment(address)), DEADLINE_S)
 
 
-def unmount(settings: Settings) -> None:
-    """Release the mounts that a killed engine has left below our folders, deepest first, busy or not."""
-    host.unmount_below((settings.home / "engine", run_dir(settings)))
+def clean_up(settings: Settings) -> None:
+    """Release the mounts that a killed engine has left, deepest first, busy or not, and drop its folder below /run."""
+    here = run_dir(settings)
+    host.unmount_below((settings.home / "engine", here))
+    if not here.is_relative_to(settings.home):
+        shutil.rmtree(here, ignore_errors=True)
 
 
 def _clean_run_dir(settings: Settings) -> None:

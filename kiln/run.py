@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from kiln.errors import KilnError
+
+# prctl(2): the signal that a process gets when the one that started it dies.
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -69,15 +73,18 @@ def stream(
 ) -> Completed:
     """Run with both outputs joined, each line appended to `log` and given to `on_line`; returns whatever the status.
 
-    The child leads a process group of its own, which dies with us on an interrupt or an error in `on_line`.
+    The child leads a process group of its own, which dies with us on an interrupt or an error in `on_line`; the child
+    itself also when we are killed.
     """
     words = tuple(str(word) for word in argv)
     log.parent.mkdir(parents=True, exist_ok=True)
     tail: list[str] = []
+    libc = ctypes.CDLL(None)
     with log.open("a", encoding="utf-8") as out:
         proc = subprocess.Popen(
             words, cwd=cwd, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
         )  # fmt: skip
         try:
             assert proc.stdout is not None

@@ -103,7 +103,7 @@ def engine_down(settings: Settings) -> Service | None:
     with _lock(settings, "engine"):
         stopped = _stop(settings, "engine")
         if not _known(settings, "engine"):
-            dockerd.unmount(settings)
+            dockerd.clean_up(settings)
             bridge.remove(dockerd.bridge_name(settings))
         return stopped
 

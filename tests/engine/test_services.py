@@ -74,7 +74,7 @@ def test_an_engine_that_was_killed_is_started_again(settings: Settings, alone: N
     assert second.address == first.address
 
 
-def test_an_engine_below_a_long_path_listens_below_run(
+def test_an_engine_below_a_long_path_listens_below_run_and_leaves_nothing_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: None
 ) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
@@ -83,6 +83,7 @@ def test_an_engine_below_a_long_path_listens_below_run(
         assert services.engine_up(settings).address.startswith("unix:///run/kiln-")
     finally:
         services.down(settings)
+    assert not dockerd.run_dir(settings).exists()
 
 
 def test_our_engine_builds_without_network_and_keeps_all_of_a_steps_output(
