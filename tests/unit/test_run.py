@@ -16,9 +16,10 @@ from kiln.settings import ROOT
 pytestmark = pytest.mark.unit
 
 STREAM = """
-import sys
+import signal, sys
 from pathlib import Path
 from kiln import run
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
 run.stream(["sh", "-c", "echo $$; exec sleep 60"], log=Path(sys.argv[1]), on_line=lambda line: print(line, flush=True))
 """
 
