@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -73,8 +73,8 @@ def stream(
 ) -> Completed:
     """Run with both outputs joined, each line appended to `log` and given to `on_line`; returns whatever the status.
 
-    The child leads a process group of its own, which dies with us on an interrupt or an error in `on_line`; the child
-    itself also when we are killed.
+    The child leads a process group of its own, which dies with us on an interrupt or an error in `on_line`, and with it
+    what it started in other groups (a container's processes); the child itself also when we are killed.
     """
     words = tuple(str(word) for word in argv)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -97,8 +97,10 @@ def stream(
                     on_line(line)
             proc.wait()
         except BaseException:
+            started = _descendants(proc.pid)
             os.killpg(proc.pid, signal.SIGTERM)
             proc.wait(timeout=20)
+            _kill(started)
             raise
         finally:
             if proc.stdout:
@@ -130,6 +132,27 @@ def reading(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None)
         errors.seek(0)
         if status != 0 and not stopped_early:
             raise CommandFailed(Completed(words, status, "", _text(errors.read())))
+
+
+def _descendants(pid: int) -> dict[int, str]:
+    """Return the processes below one, each with the time it started: a number alone may soon be another's."""
+    parents, times = dict[int, int](), dict[int, str]()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            parents[int(stat.parent.name)], times[int(stat.parent.name)] = int(fields[1]), fields[19]
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {one: times[one] for one in found - {pid}}
+
+
+def _kill(processes: Mapping[int, str]) -> None:
+    """Kill those that are still there; a daemon was never among them, it has another parent."""
+    for pid, started in processes.items():
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19] == started:
+                os.kill(pid, signal.SIGKILL)
 
 
 def spawn_daemon(argv: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -102,13 +102,24 @@ class DockerImages:
 
     @contextmanager
     def sdk(self, timeout_s: int = 120) -> Iterator[DockerClient]:
-        """Open the SDK's client; its errors become ours."""
+        """Open the SDK's client; its errors become ours.
+
+        It leaves the connection of an answer that was not read to its end open: they are closed here.
+        """
         import docker
         from docker.errors import DockerException
-        from requests import RequestException
+        from requests import RequestException, Response
 
         try:
-            with closing(docker.from_env(timeout=timeout_s, environment={**os.environ, **self.variables})) as client:
+            with (
+                closing(docker.from_env(timeout=timeout_s, environment={**os.environ, **self.variables})) as client,
+                ExitStack() as answers,
+            ):
+
+                def remember(answer: Response, **_: object) -> None:
+                    answers.callback(answer.close)
+
+                client.api.hooks["response"].append(remember)
                 yield client
         except (DockerException, RequestException) as error:
             raise KilnError(f"the engine at {self.address}: {error}") from error
