@@ -58,6 +58,8 @@ def _runtime(raw: Mapping[str, Any], changes: ConfigOverrides) -> dict[str, obje
     kept = {key: raw.get(key) for key in RUNTIME_KEYS}
     kept |= {key: value for key, value in given.items() if value is not None}
     kept["Labels"] = {**(raw.get("Labels") or {}), **changes.labels}
+    # A variable that is set again keeps its place in one engine and moves to the end in another.
+    kept["Env"] = sorted({entry.partition("=")[0]: entry for entry in kept["Env"] or ()}.values())
     if kept["WorkingDir"] == "/":
         del kept["WorkingDir"]  # what an empty one means; engines write either
     return {key: value for key, value in kept.items() if value}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gzip
 import io
+import json
 import os
 import random
 import tarfile
@@ -20,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from kiln import canon, fixedpoint, layerscan, oci, recompress, spool
+from kiln import canon, fixedpoint, imageconfig, layerscan, oci, recompress, spool
 from kiln.canon import ConfigOverrides, Origin
 from kiln.compression import Compression
 from kiln.errors import UserError
@@ -537,6 +538,14 @@ def test_the_config_keeps_what_a_runtime_reads_and_takes_the_overrides(tmp_path:
         '{"architecture":"amd64","config":{"Cmd":["serve"],"Entrypoint":["/x"],"Labels":{"a":"1","b":"2"}},'
         '"created":"1970-01-01T00:00:00Z","history":[],"os":"linux","rootfs":{"diff_ids":[],"type":"layers"}}'
     )
+
+
+def test_the_order_in_which_an_engine_lists_variables_is_left_out() -> None:
+    base = {"architecture": "amd64", "os": "linux"}
+    docker, buildah = ({"Env": names} for names in (["PATH=/b", "LANG=C"], ["PATH=/a", "LANG=C", "PATH=/b"]))
+    made = [imageconfig.canonical({**base, "config": one}, ConfigOverrides(), 0, []) for one in (docker, buildah)]
+    assert made[0] == made[1]
+    assert json.loads(made[0])["config"]["Env"] == ["LANG=C", "PATH=/b"]
 
 
 def test_layers_of_an_earlier_run_are_linked_from_the_cache_and_a_damaged_one_is_made_again(tmp_path: Path) -> None:
