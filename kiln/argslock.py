@@ -14,14 +14,7 @@ def write(settings: Settings) -> list[Path]:
     """Write every lock that differs and remove those of versions that no stack pins; returns the paths touched."""
     pinned = (one for one in patchqueue.pinned(settings) if one.component == "sglang")
     texts = {settings.root / sglangargs.lock_path(one.version): _text(settings, one) for one in pinned}
-    leftover = [file for file in sorted((settings.root / "locks/sglang").glob("args-*.toml")) if file not in texts]
-    changed = [file for file, text in texts.items() if not file.exists() or file.read_text() != text]
-    for file in changed:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(texts[file])
-    for file in leftover:
-        file.unlink()
-    return [*changed, *leftover]
+    return patchqueue.replace_files(texts, (settings.root / "locks/sglang").glob("args-*.toml"))
 
 
 def _text(settings: Settings, one: Pinned) -> str:

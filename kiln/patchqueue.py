@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,7 +148,12 @@ def write_locks(settings: Settings) -> list[Path]:
         for one in _try_all(settings, pinned(settings))
     }
     folder = settings.root / "locks" / "patches"
-    leftover = [file for file in sorted(folder.glob("*.toml")) if file not in texts]
+    return replace_files(texts, folder.glob("*.toml"))
+
+
+def replace_files(texts: Mapping[Path, str], before: Iterable[Path]) -> list[Path]:
+    """Write machine-written files and remove those of `before` that are none of them; returns what changed."""
+    leftover = [file for file in sorted(before) if file not in texts]
     changed = [file for file, text in texts.items() if not file.exists() or file.read_text() != text]
     for file in changed:
         file.parent.mkdir(parents=True, exist_ok=True)

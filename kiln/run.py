@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from kiln import daemon
 from kiln.errors import KilnError
 
 # prctl(2): the signal that a process gets when the one that started it dies.
@@ -136,22 +137,21 @@ def reading(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None)
 
 def _descendants(pid: int) -> dict[int, str]:
     """Return the processes below one, each with the time it started: a number alone may soon be another's."""
-    parents, times = dict[int, int](), dict[int, str]()
+    parents = dict[int, int]()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            parents[int(stat.parent.name)], times[int(stat.parent.name)] = int(fields[1]), fields[19]
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
     found = {pid}
     while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more
-    return {one: times[one] for one in found - {pid}}
+    return {one: started for one in found - {pid} if (started := daemon.start_time(one))}
 
 
 def _kill(processes: Mapping[int, str]) -> None:
     """Kill those that are still there; a daemon was never among them, it has another parent."""
     for pid, started in processes.items():
-        with suppress(OSError):
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19] == started:
+        if daemon.start_time(pid) == started:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
