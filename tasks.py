@@ -116,6 +116,22 @@ def lock(c: Context, stack: str = "", apt: bool = False, python: bool = False, s
     print(f"{len(changes)} changes" + (", nothing written" if dry else ""))
 
 
+@task(auto_shortflags=False, help={
+    "component": "component of the stack, e.g. flashinfer", "version": "one version, as the index lists it",
+    "also": "components that have to move with it: flashinfer=0.7.1,torch=2.14.0",
+    "stack": _STACK, "dry": "resolve and tell, write nothing", "json": _JSON})  # fmt: skip
+@reported
+def bump(c: Context, component: str, version: str, also: str = "", stack: str = "", dry: bool = False,
+         json: bool = False) -> None:  # fmt: skip
+    """Write another pin, lock its stack again, and tell for each patch whether it still applies."""
+    from kiln import bump as bumping
+    from kiln import tables
+
+    found = bumping.bump(from_env(), bumping.pairs(component, version, words(also)), stack, dry=dry)
+    emit(found.as_dict()) if json else tables.bumped(found, dry=dry)
+    bumping.require_patches(found)
+
+
 @task(auto_shortflags=False, help={"stack": "stacks to fetch (default: versions.yaml's)",
                                    "export": "also write all of it to this archive",
                                    "import_": "first take files from this archive, wheel, .deb or sdist"})  # fmt: skip
@@ -240,9 +256,9 @@ def verify(c: Context, ref: str, key: str = "", json: bool = False) -> None:
 @reported
 def expect(c: Context, stack: str = "", gpu: str = "") -> None:
     """Record the digests that were built here as those that every engine must give: receipts/expected.yaml."""
-    from kiln import receipts
+    from kiln import digests
 
-    changes = receipts.expect(from_env(), stack=stack, gpus=words(gpu))
+    changes = digests.expect(from_env(), stack=stack, gpus=words(gpu))
     for change in changes or ["nothing changed"]:
         print(change)
 
@@ -382,7 +398,9 @@ def _pytest(*paths: str) -> None:
         raise CheckFailed("the linters found something")
 
 
-namespace = Collection(list_, check, show, render, lint, lock, fetch, build, audit, push, test, reproduce, verify, gc)
+namespace = Collection(
+    list_, check, show, render, lint, lock, bump, fetch, build, audit, push, test, reproduce, verify, gc
+)
 _engine = Collection("engine")
 _engine.add_task(engine_up)
 _engine.add_task(engine_down)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 from rich.table import Table
 
@@ -10,6 +12,9 @@ from kiln.kernels import estimate
 from kiln.plan import Plan
 from kiln.result import Result
 from kiln.view import clock
+
+if TYPE_CHECKING:
+    from kiln.bump import Bumped
 
 
 def console() -> Console:
@@ -124,3 +129,20 @@ def _coverage(report: Report) -> Table:
     for name, counts in found.items():
         table.add_row(name, *(str(counts[target] or "") for target in targets))
     return table
+
+
+def bumped(found: Bumped, *, dry: bool) -> None:
+    """Print what a bump changes, what becomes of the patches, and what to do next."""
+    out = console()
+    state = ", not written" if dry else ""
+    out.print(f"stack {found.stack}: {', '.join(map(str, found.pins))}{state}")
+    for change in found.changes:
+        out.print(f"  {change.lock}: {change}", markup=False, soft_wrap=True)
+    out.print("patches" if found.outcomes else "no patches to what changes")
+    for one in found.outcomes:
+        line = f"  {one.patch.label} ({one.patch.status}): {one.state}" + (f": {one.detail}" if one.detail else "")
+        out.print(line, markup=False, soft_wrap=True)
+        if step := found.next_step(one):
+            out.print(f"    hint: {step}", markup=False, soft_wrap=True)
+    if not dry:
+        out.print("next: inv patches.refresh, inv lock --args (for another SGLang), inv render, inv check")

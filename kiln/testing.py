@@ -14,8 +14,8 @@ from kiln.settings import Settings
 from kiln.store import Store
 
 if TYPE_CHECKING:
+    from kiln.digests import Digests
     from kiln.plan import Plan
-    from kiln.receipts import Digests
 
 
 def test(settings: Settings, parts: Iterable[str]) -> None:
@@ -51,12 +51,12 @@ def _images(settings: Settings) -> bool:
     Docker builds it for every GPU, with the image tests and the push. buildah, from nothing and in a home of its own,
     builds it for one: what differs between GPUs is the compiler's flags, and those are not the engine's.
     """
-    from kiln import cli, receipts, versions
+    from kiln import cli, digests, versions
 
     loaded = versions.load(settings.root / "versions.yaml")
     gpus = [gpu for gpu in loaded.gpus if loaded.stack("ci").supports(gpu)]
     again = loaded.defaults.gpu if loaded.defaults.gpu in gpus else gpus[0]
-    expected = receipts.load(settings.root)
+    expected = digests.load(settings.root)
     try:
         faults = [_fault(settings, gpu, "docker", expected) for gpu in gpus]
         faults.append(_fault(settings, again, "buildah", expected))
@@ -69,7 +69,7 @@ def _images(settings: Settings) -> bool:
 
 def _fault(settings: Settings, gpu: str, engine: str, expected: Digests) -> str:
     """Build and return what is wrong with the digest, empty for nothing. Raises CheckFailed."""
-    from kiln import building, inventory, receipts, tables
+    from kiln import building, digests, inventory, tables
     from kiln.build import Options
 
     plan = inventory.plan_for(settings, gpu=gpu, stack="ci", kernel_set="", image="")
@@ -80,7 +80,7 @@ def _fault(settings: Settings, gpu: str, engine: str, expected: Digests) -> str:
             options=Options(test=not second, push=not second),
         )  # fmt: skip
     tables.built(found)
-    return receipts.fault(expected, plan, found.digest, engine)
+    return digests.fault(expected, plan, found.digest, engine)
 
 
 @contextmanager

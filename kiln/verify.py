@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from filelock import FileLock
 
-from kiln import attached, fixedpoint, labels, oci, receipts, result, sbom, signing
+from kiln import attached, digests, fixedpoint, labels, oci, result, sbom, signing
 from kiln.attached import Attached
 from kiln.distribution import Repository
 from kiln.errors import CheckFailed, KilnError, UserError
@@ -137,8 +137,8 @@ def _known_digest(settings: Settings, plan: Plan | None, layout: Layout) -> Chec
 def _digests(settings: Settings, plan: Plan, *, gzip: bool) -> dict[str, str]:
     built = result.load(settings, plan.id)
     here = (built.gzip if gzip else built.digest) if built else ""
-    expected = [one.digest for one in receipts.load(settings.root).values() if one.plan == plan.id and not gzip]
-    known = {str(receipts.FILE): "".join(expected[:1]), "the build here": here}
+    expected = [one.digest for one in digests.load(settings.root).values() if one.plan == plan.id and not gzip]
+    known = {str(digests.FILE): "".join(expected[:1]), "the build here": here}
     return {where: value for where, value in known.items() if value}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln import attest, canon, cosign, inventory, oci, receipts, referrers, sbom, services, signing, statement, verify
+from kiln import attest, canon, cosign, digests, inventory, oci, referrers, sbom, services, signing, statement, verify
 from kiln.canon import ConfigOverrides, Origin
 from kiln.distribution import Repository
 from kiln.errors import UserError
@@ -52,7 +52,7 @@ class Pushed:
 
 @pytest.fixture
 def pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pushed]:
-    monkeypatch.setattr(receipts, "load", lambda root: {})  # those are of real images, this one is made up
+    monkeypatch.setattr(digests, "load", lambda root: {})  # those are of real images, this one is made up
     settings = replace(from_env({}), home=tmp_path / "home")
     plan = inventory.plan_for(settings, gpu="sm90", stack="ci", kernel_set="", image="")
     registry = Registry(services.registry_up(settings).address, first_wait_s=0.1)

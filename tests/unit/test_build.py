@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import shutil
 import threading
@@ -18,6 +19,7 @@ from kiln.errors import CheckFailed, KilnError
 from kiln.plan import Plan
 from kiln.result import Layer, Result
 from kiln.settings import Settings, from_env
+from kiln.store import Store
 from kiln.view import View
 from tests.fakeengine import FakeEngine
 
@@ -212,3 +214,23 @@ def test_a_finished_module_counts_with_its_cost(settings: Settings, plan: Plan) 
         stage = view.stages["flashinfer"]
         assert stage.detail == f"module 1 of 6: {module.name}"
         assert (stage.done, stage.total) == (module.core_s, sum(each.core_s for each in plan.modules))
+
+
+def test_a_patch_whose_context_moved_stops_the_build_before_any_stage(
+    settings: Settings, plan: Plan, done: list[str]
+) -> None:
+    """The source is one in which every patched file has other lines: file and hunk are named, and nothing was begun."""
+    from tests.unit.test_patchqueue import sdist
+
+    named = {file: "other = 1\n" for patch in plan.patches if patch.component == "flashinfer" for file in patch.files}
+    data = sdist(settings.home.parent / "made", {"pyproject.toml": "[project]\n", **named}).read_bytes()
+    sha256 = hashlib.sha256(data).hexdigest()
+    Store(settings.store).add(io.BytesIO(data), sha256, len(data))
+    moved = tuple(
+        replace(one, size=len(data), sha256=sha256) if one.name == "flashinfer-python" else one
+        for one in plan.lock.sources
+    )
+    engine = FakeEngine()
+    with pytest.raises(CheckFailed, match=r"0001-sort-the-generated-fused-moe-units: failed: \S+, hunk \d+ of \d+"):
+        run(settings, replace(plan, lock=replace(plan.lock, sources=moved)), engine)
+    assert (engine.built, done) == ([], [])

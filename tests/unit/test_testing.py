@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kiln import inventory, receipts, testing
+from kiln import digests, inventory, testing
 from kiln.build import Options
+from kiln.digests import Expected
 from kiln.errors import CheckFailed
-from kiln.receipts import Expected
 from kiln.result import Result
 from kiln.settings import Settings, from_env
 
@@ -46,7 +46,7 @@ def builds(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Builds:
     }
     expected = {("ci", gpu): Expected(plan=plan.id, digest=GOOD) for gpu, plan in plans.items()}
     monkeypatch.setattr("kiln.building.build", found.build)
-    monkeypatch.setattr(receipts, "load", lambda root: expected)
+    monkeypatch.setattr(digests, "load", lambda root: expected)
     monkeypatch.setattr("kiln.reproduce.discard", lambda place: None)
     return found
 

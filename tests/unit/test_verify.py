@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kiln import canon, inventory, labels, oci, receipts, recompress, result, verify
+from kiln import canon, digests, inventory, labels, oci, recompress, result, verify
 from kiln.canon import ConfigOverrides, Origin
 from kiln.compression import Compression
+from kiln.digests import Expected
 from kiln.errors import UserError
 from kiln.plan import Plan
-from kiln.receipts import Expected
 from kiln.settings import Settings, from_env
 from tests import madeimages as made
 from tests.madeimages import EPOCH, Entry
@@ -36,7 +36,7 @@ def plan() -> Plan:
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Return settings of a checkout that expects no digest yet: the images of these tests are made up."""
-    monkeypatch.setattr(receipts, "load", lambda root: {})
+    monkeypatch.setattr(digests, "load", lambda root: {})
     return replace(from_env({}), home=tmp_path / "home")
 
 
@@ -185,10 +185,10 @@ def test_another_digest_than_the_committed_one_is_a_failure(
     tmp_path: Path, settings: Settings, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = {("ci", "sm90"): Expected(plan=plan.id, digest="sha256:" + "0" * 64)}
-    monkeypatch.setattr(receipts, "load", lambda root: expected)
+    monkeypatch.setattr(digests, "load", lambda root: expected)
     report = check(settings, image(tmp_path / "image", plan))
     assert report.failed == ("digest",)
-    assert state(report, "digest")[1] == f"{receipts.FILE} has sha256:{'0' * 64}"
+    assert state(report, "digest")[1] == f"{digests.FILE} has sha256:{'0' * 64}"
 
 
 @pytest.mark.parametrize(
