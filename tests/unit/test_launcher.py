@@ -75,6 +75,8 @@ def test_a_fresh_clone_gets_a_venv_and_runs_invoke_with_all_arguments(clone: Clo
     assert (status, out) == (0, f"invoke 1.0 --search-root {clone.root} build --gpu sm120 a b\n")
     assert "inv: making .venv from requirements.txt with Python 3." in err
     assert clone.run("-l") == (0, f"invoke 1.0 --search-root {clone.root} -l\n", "")
+    # Behind a task with a positional argument, Invoke would take --help for that argument.
+    assert clone.run("verify", "--help") == (0, f"invoke 1.0 --search-root {clone.root} --help verify\n", "")
 
 
 def test_an_interrupted_venv_is_not_used_and_two_at_once_make_it_once(clone: Clone) -> None:
