@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from kiln import bootstrap, sources, wheelpatch
+from kiln import bootstrap, kernels, sources, wheelpatch
 from kiln.errors import UserError
 from kiln.locks import Artifact, Wheel
 from kiln.plan import BUILD_TOOLS, ImagePlan, Plan
@@ -33,7 +33,8 @@ def prepare(settings: Settings, plan: Plan, image: ImagePlan, store: Store, dest
     if "debs" in image.inputs and suite:
         bootstrap.rootfs(suite, plan.lock.debs, image.epoch, store, dest / "rootfs.tar", log)
     if "sources" in image.inputs:
-        (dest / "modules.txt").write_text("".join(f"{module.name}\n" for module in plan.modules))
+        modules = kernels.longest_first(plan.modules)
+        (dest / "modules.txt").write_text("".join(f"{module.name}\n" for module in modules))
         sources.place(plan.lock.sources, plan.patches, plan.patched, store, dest / "sources")
     return dest
 

@@ -220,9 +220,9 @@ class CostLog:
 
 
 def read_names(file: Path) -> list[str]:
-    """Return the module names of a file: one a line, # starts a comment."""
+    """Return the module names of a file, each once and in its order: one a line, # starts a comment."""
     lines = (line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines())
-    return sorted({line for line in lines if line})
+    return [*dict.fromkeys(line for line in lines if line)]
 
 
 def write_ninja(names: Sequence[str], paths: Paths, env: Mapping[str, str]) -> list[Module]:
@@ -240,7 +240,7 @@ def write_ninja(names: Sequence[str], paths: Paths, env: Mapping[str, str]) -> l
 
 
 def compile_modules(modules: Sequence[Module], jobs: int, paths: Paths, env: Mapping[str, str]) -> None:
-    """Compile all modules in one ninja run: no processor waits for the last unit of a module."""
+    """Compile all modules in one ninja run, in their order: no processor waits for the last unit of a module."""
     top = paths.build / "kernels.ninja"
     lines = ["ninja_required_version = 1.3", *(f"subninja {module.ninja}" for module in modules)]
     top.write_text("\n".join(lines) + "\n", encoding="utf-8")

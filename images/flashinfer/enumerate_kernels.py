@@ -36,7 +36,7 @@ RULES: tuple[tuple[str, float, int], ...] = (
     (r"xqa.*", 7, 400),
     (r"trtllm_comm", 220, 2200),
     (r"sampling|cake_sampling.*", 44, 950),
-    (r"topk", 30, 950),
+    (r"topk", 600, 5600),
     (r".*sparse_mla.*", 60, 2000),
     (r"monomoe|bgmv_moe.*|cake_bgmv_moe.*|selective_state_update.*|mhc", 40, 1500),
     (r"norm|rope", 25, 950),

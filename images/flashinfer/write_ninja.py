@@ -80,10 +80,10 @@ def enumerate_specs() -> list[Any]:
 
 
 def chosen(specs: list[Any], wanted: list[str] | None) -> list[Any]:
-    """Return the wanted specs in name order, or all; name what cannot be made and why."""
+    """Return the wanted specs in their order, or all by name; name what cannot be made and why."""
     failed = [spec for spec in specs if isinstance(spec, Unavailable)]
     made = {spec.name: spec for spec in specs if not isinstance(spec, Unavailable)}
-    names = sorted(made) if wanted is None else sorted(set(wanted))
+    names = sorted(made) if wanted is None else list(dict.fromkeys(wanted))
     missing = [name for name in names if name not in made]
     if missing or (wanted is None and failed):
         reasons = "".join(f"\n  {spec.name[1:]}: {spec.reason}" for spec in failed)

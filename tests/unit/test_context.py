@@ -99,14 +99,16 @@ def test_a_wheel_that_is_not_in_the_store_names_the_command(settings: Settings, 
         prepared(settings, plan, sglang, tmp_path / "context")
 
 
-def test_the_image_with_sources_gets_its_modules_one_a_line(
+def test_the_image_with_sources_gets_its_modules_one_a_line_the_longest_units_first(
     settings: Settings, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     placed: list[Path] = []
     monkeypatch.setattr("kiln.sources.place", lambda sources, patches, results, store, dest: placed.append(dest))
     found = prepared(settings, plan, replace(plan.chain[3], wheels=()), tmp_path / "context")
     lines = found["modules.txt"].decode().splitlines()
-    assert lines == [module.name for module in plan.modules]
+    assert sorted(lines) == sorted(module.name for module in plan.modules)
+    costs = {module.name: module.core_s / module.units for module in plan.modules}
+    assert [costs[name] for name in lines] == sorted(costs.values(), reverse=True)
     assert len(lines) == 6
     assert placed == [tmp_path / "context/sources"]
 
