@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,6 +45,15 @@ def rootfs(suite: str, debs: Sequence[Deb], epoch: int, store: Store, target: Pa
     if done.returncode != 0:
         tail = "\n".join(done.stdout.splitlines()[-8:])
         raise KilnError(f"mmdebstrap ended with {done.returncode}, log: {log}\n{tail}")
+    _add_dev(target, epoch)
+
+
+def _add_dev(target: Path, epoch: int) -> None:
+    """Add an empty /dev: where it is missing, some engines make one in the first step's layer and others do not."""
+    with tarfile.open(target, "a") as tar:
+        entry = tarfile.TarInfo("./dev")
+        entry.type, entry.mode, entry.mtime = tarfile.DIRTYPE, 0o755, epoch
+        tar.addfile(entry)
 
 
 def _environment(epoch: int) -> list[str]:

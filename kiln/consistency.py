@@ -56,6 +56,8 @@ class _Rules:
             yield from self.kernel_set(kernel_set, f"kernel_sets.{kernel_set.name}")
         for tool, version in self.intent.tools.items():
             yield from self.fault(f"tools.{tool}", pins.version_fault(version, parts=2))
+        for name in self.intent.promotion.gpus if self.intent.promotion else ():
+            yield from self.unknown(f"promotion.gpus.{name}", "GPU", name, {**self.intent.gpus})
 
     def problem(self, path: str, message: str, hint: str) -> Problem:
         return Problem(self.document.at(path), f"{path}: {message}", hint)

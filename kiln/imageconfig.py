@@ -17,7 +17,10 @@ RUNTIME_KEYS = (
 
 @dataclass(frozen=True)
 class ConfigOverrides:
-    """Replacements for what the engine wrote; `labels` are added to the image's."""
+    """Replacements for what the engine wrote; `labels` are added to the image's, an empty `healthcheck` is none.
+
+    Docker takes a HEALTHCHECK from the Dockerfile and from an image below; buildah's OCI images have none.
+    """
 
     labels: Mapping[str, str] = field(default_factory=dict)
     env: tuple[str, ...] | None = None
@@ -25,6 +28,7 @@ class ConfigOverrides:
     cmd: tuple[str, ...] | None = None
     user: str | None = None
     working_dir: str | None = None
+    healthcheck: Mapping[str, object] | None = None
 
 
 def canonical(raw: Mapping[str, Any], changes: ConfigOverrides, epoch: int, diff_ids: Sequence[str]) -> bytes:
@@ -53,7 +57,7 @@ def created_by(raw: Mapping[str, Any], count: int) -> tuple[str, ...]:
 def _runtime(raw: Mapping[str, Any], changes: ConfigOverrides) -> dict[str, object]:
     given = {
         "Cmd": changes.cmd, "Entrypoint": changes.entrypoint, "Env": changes.env,
-        "User": changes.user, "WorkingDir": changes.working_dir,
+        "Healthcheck": changes.healthcheck, "User": changes.user, "WorkingDir": changes.working_dir,
     }  # fmt: skip
     kept = {key: raw.get(key) for key in RUNTIME_KEYS}
     kept |= {key: value for key, value in given.items() if value is not None}

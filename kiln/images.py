@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Annotated
 
 from pydantic import Field
 
@@ -12,6 +13,22 @@ from kiln import names, schema, yamlfile
 from kiln.errors import Problem, UserError, raise_all
 from kiln.intent import Model, Switch, Text
 from kiln.yamlfile import Document
+
+
+class Healthcheck(Model):
+    """How an engine asks a running container whether it is well; exit status 0 is yes. Times in seconds."""
+
+    command: Annotated[tuple[Text, ...], Field(min_length=1)]
+    interval_s: Annotated[int, Field(ge=1)]
+    timeout_s: Annotated[int, Field(ge=1)]
+    start_period_s: Annotated[int, Field(ge=1)]
+    retries: Annotated[int, Field(ge=1)]
+
+    def config(self) -> dict[str, object]:
+        """Return it as an image config holds it: in nanoseconds."""
+        times = {"Interval": self.interval_s, "Timeout": self.timeout_s, "StartPeriod": self.start_period_s}
+        nanoseconds = {key: seconds * 10**9 for key, seconds in times.items()}
+        return {"Test": ["CMD", *self.command], **nanoseconds, "Retries": self.retries}
 
 
 class Image(Model):
@@ -26,6 +43,7 @@ class Image(Model):
     python_globs: tuple[Text, ...] = ()
     labels: dict[Text, str] = Field(default_factory=dict)
     files: tuple[Text, ...] = ()
+    healthcheck: Healthcheck | None = None
 
 
 def load_all(root: Path) -> dict[str, Image]:

@@ -28,9 +28,13 @@ class Match:
 
 def read(layout: Layout) -> dict[str, str]:
     """Return the labels of an image."""
-    config = json.loads(oci.blob_path(layout.path, layout.config_digest).read_bytes())
+    return of_config(oci.blob_path(layout.path, layout.config_digest).read_bytes())
+
+
+def of_config(data: bytes) -> dict[str, str]:
+    """Return the labels in the bytes of an image's config."""
     with oci.well_formed("image config"):
-        found = (config.get("config") or {}).get("Labels") or {}
+        found = (json.loads(data).get("config") or {}).get("Labels") or {}
         return {str(key): str(value) for key, value in found.items()}
 
 

@@ -22,7 +22,7 @@ def write(settings: Settings, plan: Plan, engine: Engine, say: Callable[[str], N
             target,
             epoch=plan.epoch,
             origins=_origins(plan, engine),
-            config=canon.ConfigOverrides(labels=plan.labels()),
+            config=canon.ConfigOverrides(labels=plan.labels(), healthcheck=plan.healthcheck()),
             cache=settings.home / "layers",
             on_progress=lambda done: say(f"{done / 1e9:.1f} GB"),
         )

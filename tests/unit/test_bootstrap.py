@@ -115,6 +115,18 @@ def test_the_environment_is_fixed_and_any_user_may_read_the_packages_whatever_th
     assert not Path(source.partition("copy://")[2].split()[0]).exists()
 
 
+def test_the_root_has_an_empty_dev_so_that_no_engine_makes_one_in_a_later_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The classic builder mounts its own below the container's layer; BuildKit and buildah leave theirs in it."""
+    program = '#!/bin/sh\nfor last; do target=$before before=$last; done\ntar --no-recursion -cf "$target" -C / ./tmp\n'
+    rootfs(tmp_path, program, monkeypatch)
+    with tarfile.open(tmp_path / "rootfs.tar") as tar:
+        assert [member.name for member in tar] == ["./tmp", "./dev"]
+        dev = tar.getmember("./dev")
+    assert (dev.isdir(), dev.mode, dev.mtime, dev.uid) == (True, 0o755, 42, 0)
+
+
 def test_a_failure_is_told_with_the_log_and_its_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KilnError) as caught:
         rootfs(tmp_path, "#!/bin/sh\nseq 1 20\necho 'E: no space left' >&2\nexit 25\n", monkeypatch)

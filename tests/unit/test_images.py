@@ -87,8 +87,8 @@ def test_an_unknown_image_lists_the_known_ones(tmp_path: Path) -> None:
         ("beta", 'parent: "mid"\nper_gpu: "yes"\n',
          ["images/beta/image.yaml:1: the key 'summary' is missing\n  hint: add `summary:` to this block"]),
         ("beta", 'summary: "b"\nparent: "mid"\nper_gpu: "yes"\napts: ["x"]\n',
-         ["images/beta/image.yaml:4: unknown key 'apts'\n  hint: did you mean 'apt'? known: apt, files, labels, "
-          "parent, per_gpu, python_globs, sources, summary"]),
+         ["images/beta/image.yaml:4: unknown key 'apts'\n  hint: did you mean 'apt'? known: apt, files, healthcheck, "
+          "labels, parent, per_gpu, python_globs, sources, summary"]),
         ("beta", 'summary: "b"\nparent: "mid"\nper_gpu: "yes"\nname: "b"\n',
          ["images/beta/image.yaml:4: unknown key 'name': the folder's name is the image's, 'beta'\n"
           "  hint: remove the line"]),

@@ -20,6 +20,9 @@ RUN install -d -m 1777 /cache/home /cache/tmp
 # serve: passes its arguments to the stack's launcher.
 COPY --chmod=0755 recipe/kiln-serve /opt/kiln/bin/kiln-serve
 
+# health: 0 only if every process is alive and a generation of its own came back whole.
+COPY --chmod=0755 recipe/kiln-health /opt/kiln/bin/kiln-health
+
 # caches: everything that is written at run time lies below /cache: mount a volume there and keep the root read-only.
 ENV HOME=/cache/home \
     USER=kiln \
@@ -47,4 +50,7 @@ ENV FLASHINFER_USE_CUDA_NORM=1 \
 USER 1000:1000
 WORKDIR /cache
 EXPOSE 30000
+HEALTHCHECK --interval=30s --timeout=60s \
+    --start-period=1800s --retries=3 \
+    CMD ["kiln-health"]
 ENTRYPOINT ["/usr/bin/tini", "-g", "--", "kiln-serve"]
