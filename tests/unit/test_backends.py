@@ -1,0 +1,42 @@
+"""Which kernels a preset stands on."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiln import backends, presets
+from kiln.probe import numerics
+from kiln.settings import ROOT
+
+pytestmark = pytest.mark.unit
+
+PRESETS = presets.load_all(ROOT)
+KNOWN = {case.name for case in numerics.CASES}
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
+def test_every_kernel_that_a_preset_stands_on_has_a_case(preset: presets.Preset) -> None:
+    assert {*backends.cases(preset.model, preset.args)} <= KNOWN
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        (
+            "dense-nvfp4",
+            "attention_prefill_fp8/fa2 attention_decode_fp8/fa2 fp4_quantize/flashinfer fp4_gemm/cutlass "
+            "sampling/flashinfer",
+        ),
+        (
+            "glm5-nvfp4-story",
+            "attention_mla_bf16/fa2 fp4_quantize/flashinfer fp4_gemm/cutlass moe_nvfp4/cutlass sampling/flashinfer",
+        ),
+        ("glm5-nvfp4", "fp4_quantize/flashinfer fp4_gemm/cutlass moe_nvfp4/cutlass sampling/flashinfer"),
+    ],
+)  # fmt: skip
+def test_a_preset_names_its_kernels(name: str, wanted: str) -> None:
+    assert backends.cases(PRESETS[name].model, PRESETS[name].args) == tuple(wanted.split())
+
+
+def test_backends_of_other_libraries_have_no_case() -> None:
+    assert backends.cases("a model", {"attention-backend": "triton", "moe-runner-backend": "triton"}) == ()
