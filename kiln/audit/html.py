@@ -7,8 +7,9 @@ from pathlib import Path
 from kiln.audit.demangle import demangle
 from kiln.audit.report import Report
 from kiln.audit.rules import CHECKS
+from kiln.page import render
 
-TEMPLATE = "report.html.j2"
+TEMPLATE = Path("audit") / "report.html.j2"
 NAMES_SHOWN = 50
 _TITLES = {
     "arch": "Arch coverage", "hollow": "Hollow kernels", "symbols": "Symbols and search paths",
@@ -18,13 +19,6 @@ _TITLES = {
 
 def page(root: Path, report: Report) -> str:
     """Return the page."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(root / "audit"), undefined=jinja2.StrictUndefined, autoescape=True
-    )
-    environment.filters["readable"] = demangle
     best = sorted({target for counts in report.distributions().values() for target in counts})
-    return environment.get_template(TEMPLATE).render(
-        report=report, checks=CHECKS, titles=_TITLES, best=best, limit=NAMES_SHOWN
-    )
+    values = {"report": report, "checks": CHECKS, "titles": _TITLES, "best": best, "limit": NAMES_SHOWN}
+    return render(root, TEMPLATE, values, {"readable": demangle})
