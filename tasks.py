@@ -252,6 +252,110 @@ def verify(c: Context, ref: str, key: str = "", json: bool = False) -> None:
         raise CheckFailed(f"{ref}: {', '.join(found.failed)}")
 
 
+@task(auto_shortflags=False, help={
+    "ref": "HOST[:PORT]/REPOSITORY@sha256:…, the line `pushed` of inv build",
+    "tag": "tags to give (default: the one it was built under, without the plan's id)",
+    "dry": "judge the receipts and the tags, write nothing", "json": _JSON})  # fmt: skip
+@reported
+def promote(c: Context, ref: str, tag: str = "", dry: bool = False, json: bool = False) -> None:
+    """Tag a digest in its registry, if its receipts satisfy the policy in versions.yaml."""
+    import datetime
+
+    from kiln import promote as promoting
+    from kiln.cli import announce
+    from kiln.report import terminal
+
+    now = datetime.datetime.now(datetime.UTC)
+    found = promoting.promote(from_env(), ref, words(tag), now=now, say=announce, dry=dry)
+    emit(found.as_dict()) if json else terminal.show_promoted(found)
+
+
+@task(auto_shortflags=False, help={
+    "receipts": "files, folders, digests or ids (default: all of receipts/smoke/)",
+    "html": "also write one page that needs nothing but itself to this file", "json": _JSON})  # fmt: skip
+@reported
+def report(c: Context, receipts: str = "", html: str = "", json: bool = False) -> None:
+    """Show the fleet: each node by its newest receipt, with causes and cures; as a page with curves and history."""
+    from pathlib import Path
+
+    from kiln import receipts as stored
+    from kiln.cli import announce
+    from kiln.report import fleet, terminal
+
+    settings = from_env()
+    found = fleet.gather(settings, stored.select(settings, words(receipts)))
+    emit(found.as_dict()) if json else terminal.show(found)
+    if html:
+        from kiln.report.html import page
+
+        Path(html).write_text(page(settings.root, found), encoding="utf-8")
+        announce(f"wrote {html}")
+
+
+@task(name="list", auto_shortflags=False, help={"receipts": "files, folders, digests or ids (default: all)",
+                                                "json": _JSON})  # fmt: skip
+@reported
+def receipts_list(c: Context, receipts: str = "", json: bool = False) -> None:
+    """Show the receipts of inv smoke: when, which node, which image, what came of it."""
+    from kiln import receipts as stored
+    from kiln import tables
+
+    found = [stored.row(one) for one in stored.select(from_env(), words(receipts))]
+    if json:
+        emit([dict(zip(stored.HEADINGS, row, strict=True)) for row in found])
+    else:
+        tables.rows(stored.HEADINGS, found)
+
+
+@task(name="show", auto_shortflags=False, help={"receipt": "a file, or an id or its beginning", "json": _JSON})
+@reported
+def receipts_show(c: Context, receipt: str, json: bool = False) -> None:
+    """Show one receipt: conditions, every check with its numbers, phases, the server."""
+    from kiln import receipts as stored
+    from kiln.report import fleet, terminal
+
+    settings = from_env()
+    found = stored.find(settings, receipt)
+    emit(found.as_dict()) if json else terminal.show_receipt(found, fleet.compared(settings, found))
+
+
+@task(name="diff", auto_shortflags=False, help={
+    "old": "a file, or an id or its beginning", "new": "another one", "json": _JSON,
+    "above": "leave out numbers that changed by less, in percent (default: 1)"})  # fmt: skip
+@reported
+def receipts_diff(c: Context, old: str, new: str, above: float = 1.0, json: bool = False) -> None:
+    """Compare two receipts: conditions, verdicts that changed, numbers with percent, the worst first."""
+    from kiln import receipts as stored
+    from kiln.receiptdiff import diff
+    from kiln.report import terminal
+
+    settings = from_env()
+    found = diff(stored.find(settings, old), stored.find(settings, new))
+    emit(found.as_dict()) if json else terminal.show_diff(found, above)
+
+
+@task(name="baseline", auto_shortflags=False, help={"receipt": "a file, or an id or its beginning",
+                                                    "dry": "only tell which file it would be"})  # fmt: skip
+@reported
+def receipts_baseline(c: Context, receipt: str, dry: bool = False) -> None:
+    """Make a good run's numbers the baseline of its node: later runs warn at -5 %, fail at -10 %."""
+    from kiln import baseline
+    from kiln import receipts as stored
+
+    settings = from_env()
+    print(baseline.record(settings, stored.find(settings, receipt), dry=dry).relative_to(settings.root))
+
+
+@task(name="schema", auto_shortflags=False)
+@reported
+def receipts_schema(c: Context) -> None:
+    """Write docs/receipt.schema.json from the model of a receipt."""
+    from kiln import receipts as stored
+
+    settings = from_env()
+    print(stored.write_schema(settings).relative_to(settings.root))
+
+
 @task(auto_shortflags=False, help={"stack": _STACK, "gpu": "GPU targets (default: all of the stack)"})
 @reported
 def expect(c: Context, stack: str = "", gpu: str = "") -> None:
@@ -295,6 +399,34 @@ def engine_down(c: Context) -> None:
 
     for name in services.down(from_env()):
         print(f"stopped {name}")
+
+
+@task(auto_shortflags=False, help={
+    "hosts": "nodes by ssh: [USER@]HOST[:PORT] or aliases of ~/.ssh/config (default: this machine)",
+    "image": "image under test, by digest: REF@sha256:…", "preset": "preset to serve with (default: a tiny model)",
+    "topology": "thresholds: a name of topologies/ (default: by the node's GPUs)",
+    "weights": "folder on the node with the preset's model (default: dummy weights)",
+    "phases": "container, fabric, numerics, server (default: all); preflight and after always",
+    "python": "run the GPU probes with this Python on the node, without a container",
+    "deadline": "seconds for each node's checks (default: 1800)",
+    "dry": "only tell what would be run", "json": _JSON})  # fmt: skip
+@reported
+def smoke(c: Context, hosts: str = "", preset: str = "", image: str = "", topology: str = "", weights: str = "",
+          phases: str = "", python: str = "", deadline: int = 0, json: bool = False,
+          dry: bool = False) -> None:  # fmt: skip
+    """Check nodes before they serve: node, image, fabric, kernels, server; a verdict and a receipt for each."""
+    from kiln.smoke import results, runner
+    from kiln.smoke.options import Options
+
+    settings = from_env()
+    options = Options(words(hosts), image, preset, topology, weights, python, words(phases), deadline)
+    jobs = runner.plan(settings, options)
+    if dry:
+        emit([job.model_dump(mode="json") for job in jobs]) if json else results.show_jobs(jobs)
+        return
+    found = runner.smoke(settings, jobs, quiet=json)
+    emit(results.data(found)) if json else results.show(found)
+    results.require_good(found)
 
 
 @task(auto_shortflags=False, help={"all": "also the images in the engine and the layouts of every plan"})
@@ -399,8 +531,9 @@ def _pytest(*paths: str) -> None:
 
 
 namespace = Collection(
-    list_, check, show, render, lint, lock, bump, fetch, build, audit, push, test, reproduce, verify, gc
-)
+    list_, check, show, render, lint, lock, bump, fetch, build, audit, push, smoke, promote, report, test, reproduce,
+    verify, gc,
+)  # fmt: skip
 _engine = Collection("engine")
 _engine.add_task(engine_up)
 _engine.add_task(engine_down)
@@ -413,5 +546,6 @@ _key = Collection("key")
 _key.add_task(key_new)
 namespace.add_collection(_key)
 _receipts = Collection("receipts")
-_receipts.add_task(expect)
+for _task in (receipts_list, receipts_show, receipts_diff, receipts_baseline, receipts_schema, expect):
+    _receipts.add_task(_task)
 namespace.add_collection(_receipts)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from kiln import images as images_module
-from kiln import names, presets, versions
+from kiln import logrules, names, presets, topologies, versions
 from kiln.errors import Problem, UserError
 from kiln.images import Image
 from kiln.locks import Artifact
@@ -17,17 +18,20 @@ from kiln.settings import Settings
 from kiln.versions import Versions
 
 Result = TypeVar("Result")
+_CHECKS = Path(__file__).parent / "checks"
 
 
 def check(settings: Settings) -> list[Problem]:
     """Return every problem, sorted; an empty list is a good repository."""
-    root, problems = settings.root, list[Problem]()
+    root, problems = settings.root, [*logrules.problems(settings.root)]
     intent = _collect(problems, partial(versions.load, root / "versions.yaml"))
     images = _collect(problems, partial(images_module.load_all, root))
     if intent is not None:
         problems += patch_problems(root, intent)
         problems += kernel_problems(root, intent)
         problems += presets.problems(root, intent)
+        problems += promotion_problems(root, intent)
+        problems += topologies.problems(root, intent)
     if intent is not None and images is not None:
         references = [*reference_problems(intent, images)]
         problems += references or [*written_problems(root, intent, images)]
@@ -75,6 +79,31 @@ def _pinned_problems(root: Path, intent: Versions, loaded: Iterable[Patch]) -> I
             yield Problem(
                 where, f"no stack locks a source or wheel of {patch.component}", f"locked: {', '.join(known)}"
             )
+
+
+def promotion_problems(root: Path, intent: Versions) -> Iterator[Problem]:
+    """Yield phases, topologies and checks that the policy of promotion names and that are not there.
+
+    The checks are told by their files: importing them would take longer than all else that is looked at.
+    """
+    policy = intent.promotion
+    if policy is None:
+        return
+    checks = [f"{file.parent.name}/{file.stem.replace('_', '-')}" for file in _CHECKS.glob("*/[!_]*.py")]
+    phases = sorted(file.parent.name for file in _CHECKS.glob("*/__init__.py"))
+    topologies = [file.stem for file in (root / "topologies").glob("*.yaml")]
+    yield from _unmatched(intent, "phase", "phases", policy.phases, phases)
+    yield from _unmatched(intent, "check", "may_be_not_run", policy.may_be_not_run, checks)
+    for gpu, proof in policy.gpus.items():
+        yield from _unmatched(intent, "topology", f"gpus.{gpu}.topologies", proof.topologies, topologies)
+
+
+def _unmatched(intent: Versions, kind: str, key: str, globs: Iterable[str], known: Iterable[str]) -> Iterator[Problem]:
+    there = tuple(known)
+    for index, glob in enumerate(globs):
+        path = f"promotion.{key}[{index}]"
+        if not any(fnmatchcase(name, glob) for name in there):
+            yield names.unknown(kind, glob, there, intent.at(path), path)
 
 
 def kernel_problems(root: Path, intent: Versions) -> list[Problem]:

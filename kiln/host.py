@@ -14,17 +14,23 @@ from kiln.settings import Settings
 # Debian's package for each program that kiln starts and does not bring along in its .venv.
 PACKAGES = {
     "buildah": "buildah",
+    "chromium": "chromium",
     "diffoscope": "diffoscope-minimal",
     "docker": "docker.io",
     "dockerd": "docker.io",
     "docker-registry": "docker-registry",
     "git": "git",
+    "ip": "iproute2",
     "mmdebstrap": "mmdebstrap",
     "newuidmap": "uidmap",
     "podman": "podman",
     "runc": "runc",
     "skopeo": "skopeo",
+    "ssh": "openssh-client",
+    "sshd": "openssh-server",
 }
+# What these packages start at once.
+SERVICES = {"docker-registry": "docker-registry.service", "openssh-server": "ssh.service"}
 # A plain user's PATH lacks these on Debian, and dockerd lives there.
 SYSTEM_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin")
 Announce = Callable[[str], None]
@@ -92,10 +98,11 @@ def _refuse(settings: Settings, names: tuple[str, ...]) -> None:
 
 
 def _quiet(names: tuple[str, ...], announce: Announce) -> None:
-    """Stop the registry service that Debian's package starts on every address: kiln runs its own on loopback."""
-    if "docker-registry" in names and Path("/run/systemd/system").is_dir():
-        announce("switching off the docker-registry.service that the package started on all addresses")
-        run.run(["systemctl", "disable", "--now", "docker-registry.service"], check=False, timeout_s=60)
+    """Stop a service that Debian's package starts on every address: kiln runs its own where it needs one."""
+    for package, service in SERVICES.items():
+        if package in names and Path("/run/systemd/system").is_dir():
+            announce(f"switching off the {service} that the package started on all addresses")
+            run.run(["systemctl", "disable", "--now", service], check=False, timeout_s=60)
 
 
 def _tail(text: str) -> str:

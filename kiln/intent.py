@@ -129,6 +129,23 @@ class Defaults(Model):
     image: Text
 
 
+class Proof(Model):
+    """Where images for one GPU target must have passed: on each of these topologies (globs), on so many nodes."""
+
+    topologies: Annotated[tuple[Text, ...], Field(min_length=1)]
+    nodes: Annotated[int, Field(ge=1)]
+
+
+class Promotion(Model):
+    """What the receipts of a digest must show before it gets a tag; decides nothing about how an image is built."""
+
+    max_age_days: Annotated[int, Field(ge=1)]
+    max_failing_nodes: Annotated[int, Field(ge=0)]
+    phases: Annotated[tuple[Text, ...], Field(min_length=1)]
+    may_be_not_run: tuple[Text, ...] = ()
+    gpus: Annotated[dict[Text, Proof], Field(min_length=1)]
+
+
 class Intent(Model):
     """The whole of versions.yaml."""
 
@@ -137,3 +154,4 @@ class Intent(Model):
     stacks: Annotated[dict[Text, Stack], Field(min_length=1)]
     kernel_sets: Annotated[dict[Text, KernelSet], Field(min_length=1)]
     tools: dict[Text, Text]
+    promotion: Promotion | None = None

@@ -77,7 +77,7 @@ def select(table: KernelTable, globs: Iterable[str]) -> tuple[Module, ...]:
 
 
 def longest_first(modules: Iterable[Module]) -> list[Module]:
-    """Order modules by the CPU time of one unit: begun last, a unit of twenty minutes has all other cores wait for it."""
+    """Order modules by the CPU time of one unit: begun last, one of twenty minutes has all other cores wait for it."""
     return sorted(modules, key=lambda one: (-one.core_s / one.units, one.name))
 
 

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -38,6 +40,15 @@ class CommandFailed(KilnError):
         where = f"\n  log: {log}" if log else ""
         super().__init__(f"`{' '.join(done.argv[:6])}…` ended with {done.returncode}{where}\n{tail}")
         self.done = done
+
+
+class CutOff(KilnError):
+    """A command was ended before it was done: `late` if its time was up, else because we were asked to stop."""
+
+    def __init__(self, done: Completed, *, late: bool, timeout_s: float) -> None:
+        why = f"was still running after {timeout_s:.0f} s" if late else "was stopped"
+        super().__init__(f"`{' '.join(done.argv[:6])[:200]}…` {why}")
+        self.done, self.late = done, late
 
 
 def run(
@@ -107,6 +118,68 @@ def stream(
             if proc.stdout:
                 proc.stdout.close()
     return Completed(words, proc.returncode, "\n".join(tail), "")
+
+
+def bounded(
+    argv: Sequence[str | Path],
+    *,
+    timeout_s: float,
+    grace_s: float = 5.0,
+    stdin: bytes = b"",
+    stop: threading.Event | None = None,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Completed:
+    """Run to an end that comes for certain; returns whatever the status.
+
+    After `timeout_s`, or once `stop` is set, its process group and all below it get SIGTERM, and SIGKILL `grace_s`
+    later: then CutOff is raised, with the output so far. Output goes through files, so nothing that holds it open
+    makes us wait. The child also dies with the thread that started it.
+    """
+    words = tuple(str(word) for word in argv)
+    libc = ctypes.CDLL(None)
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        given.write(stdin)
+        given.seek(0)
+        proc = subprocess.Popen(
+            words, cwd=cwd, env={**os.environ, **(env or {})}, stdin=given, stdout=out, stderr=errors,
+            start_new_session=True, preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
+        )  # fmt: skip
+        ended = False
+        try:
+            ended = _ends(proc, time.monotonic() + timeout_s, stop)
+        finally:
+            late = not (stop and stop.is_set())
+            if not ended:
+                _end(proc, grace_s)
+        out.seek(0)
+        errors.seek(0)
+        done = Completed(words, proc.returncode, _text(out.read()), _text(errors.read()))
+    if not ended:
+        raise CutOff(done, late=late, timeout_s=timeout_s)
+    return done
+
+
+def _ends(proc: subprocess.Popen[bytes], until: float, stop: threading.Event | None) -> bool:
+    """Wait until a process has ended, its time is up or `stop` is set; tells whether it ended by itself."""
+    while (left_s := until - time.monotonic()) > 0 and not (stop and stop.is_set()):
+        with suppress(subprocess.TimeoutExpired):
+            proc.wait(timeout=min(left_s, 0.2))
+            return True
+    return proc.poll() is not None
+
+
+def _end(proc: subprocess.Popen[bytes], grace_s: float) -> None:
+    """End a process, its group and what it started in other groups."""
+    started = _descendants(proc.pid)
+    with suppress(ProcessLookupError):
+        os.killpg(proc.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        proc.wait(timeout=grace_s)
+    with suppress(ProcessLookupError):
+        os.killpg(proc.pid, signal.SIGKILL)
+    proc.wait()
+    _kill(started)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -80,6 +81,12 @@ def known_keys(model: type[BaseModel], loc: Loc) -> list[str]:
 
 def _step(here: Any, part: str | int) -> Any:
     if isinstance(here, type) and issubclass(here, BaseModel):
-        return here.model_fields[str(part)].annotation
+        return _required(here.model_fields[str(part)].annotation)
     inner = get_args(here)
-    return inner[0] if isinstance(part, int) else inner[-1]
+    return _required(inner[0] if isinstance(part, int) else inner[-1])
+
+
+def _required(annotation: Any) -> Any:
+    """Return what `X | None` is when it is there."""
+    kinds = get_args(annotation)
+    return next(kind for kind in kinds if kind is not NoneType) if NoneType in kinds else annotation

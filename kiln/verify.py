@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,12 +11,13 @@ from typing import TYPE_CHECKING, Literal
 
 from filelock import FileLock
 
-from kiln import attached, digests, fixedpoint, labels, oci, result, sbom, signing
+from kiln import attached, digests, fixedpoint, labels, oci, reference, result, sbom, signing
 from kiln.attached import Attached
 from kiln.distribution import Repository
 from kiln.errors import CheckFailed, KilnError, UserError
 from kiln.oci import Layout
 from kiln.plan import Plan
+from kiln.reference import Reference
 from kiln.registry import Registry
 from kiln.settings import Settings
 
@@ -29,10 +29,6 @@ IMAGE = ("blobs", "canonical", "plan", "digest")
 ATTACHED = ("sbom", "provenance", "signature")
 _PARTS = (attached.BILL, attached.PROVENANCE, attached.SIGNATURE)
 HEADINGS = ("check", "state", "why")
-_REFERENCE = re.compile(
-    r"(?P<address>[\w.-]+(:\d+)?|\[[0-9a-f:]+\](:\d+)?)/(?P<repository>[a-z0-9._/-]+)"
-    r"(:(?P<tag>[\w][\w.-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
-)
 
 
 @dataclass(frozen=True)
@@ -65,16 +61,6 @@ class Report:
         return [(check.name, check.state, check.why) for check in self.checks]
 
 
-@dataclass(frozen=True)
-class Reference:
-    """An image in a registry, by tag or by digest (the other is empty)."""
-
-    address: str
-    repository: str
-    tag: str
-    digest: str
-
-
 def verify(settings: Settings, subject: str, *, key: Path | None, say: Callable[[str], None]) -> Report:
     """Check an image in a registry, or a layout in a folder. Raises UserError if there is none to check."""
     if not Path(subject).is_dir():
@@ -86,13 +72,13 @@ def verify(settings: Settings, subject: str, *, key: Path | None, say: Callable[
 
 def parse(text: str) -> Reference:
     """Read `HOST[:PORT]/REPOSITORY:TAG` or `…@DIGEST`; with both, the digest counts."""
-    found = _REFERENCE.fullmatch(text)
-    if not found or not (found["tag"] or found["digest"]):
+    found = reference.read(text)
+    if found is None:
         raise UserError(
             f"{text!r} is neither a folder nor an image in a registry",
             hint="inv verify HOST[:PORT]/REPOSITORY@sha256:…, or a layout below .kiln/images/; help: inv --help verify",
         )
-    return Reference(found["address"], found["repository"], found["tag"] or "", found["digest"] or "")
+    return found
 
 
 def layout_checks(settings: Settings, path: Path, work: Path) -> tuple[str, list[Check], Plan | None]:

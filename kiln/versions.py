@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from kiln import consistency, names, placeholders, schema, yamlfile
 from kiln.errors import Problem, UserError, raise_all
-from kiln.intent import Arch, ArchForm, Base, Defaults, Gpu, Intent, KernelSet, NvccMin, Stack
+from kiln.intent import Arch, ArchForm, Base, Defaults, Gpu, Intent, KernelSet, NvccMin, Promotion, Proof, Stack
 from kiln.yamlfile import Document, Value
 
 __all__ = [
@@ -20,6 +20,8 @@ __all__ = [
     "Gpu",
     "KernelSet",
     "NvccMin",
+    "Promotion",
+    "Proof",
     "Stack",
     "Versions",
     "load",
@@ -38,6 +40,7 @@ class Versions:
     kernel_sets: Mapping[str, KernelSet]
     tools: Mapping[str, str]
     document: Document = field(compare=False, repr=False)
+    promotion: Promotion | None = None
 
     def gpu(self, name: str) -> Gpu:
         """Return a GPU target; raises UserError with the known ones."""
@@ -90,6 +93,7 @@ def load(path: Path) -> Versions:
         kernel_sets=intent.kernel_sets,
         tools=intent.tools,
         document=document,
+        promotion=intent.promotion,
     )
 
 

@@ -15,7 +15,7 @@ from kiln.settings import ROOT, from_env
 pytestmark = pytest.mark.unit
 
 # tests/unit too: a patch names the test that fails without it.
-DATA = ("versions.yaml", "images", "patches", "locks", "templates", "tests/unit")
+DATA = ("versions.yaml", "images", "patches", "locks", "presets", "rules", "templates", "topologies", "tests/unit")
 
 
 @pytest.fixture

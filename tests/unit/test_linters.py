@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import re
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.unit
 BIN = Path(sys.executable).parent
 RENDERED = sorted(ROOT.glob("images/*/rendered/*.Dockerfile"))
 SCRIPTS = [file for file in sorted(ROOT.glob("images/*/*")) if file.is_file() and file.suffix != ".yaml"]
+PROBES = sorted((ROOT / "kiln" / "probe").rglob("*.py"))
 RECIPES = [*RENDERED, *SCRIPTS, *sorted(ROOT.glob("templates/**/*.j2"))]
 
 
@@ -110,15 +112,71 @@ def test_no_committed_file_names_a_registry_or_a_mirror() -> None:
 
 
 def test_processes_start_only_in_run() -> None:
+    """Probes run elsewhere, without kiln: they start their own, each with a time limit (the next test)."""
     pattern = re.compile(
         r"\b(subprocess\.(run|Popen|call|check_\w+)|os\.(system|popen|exec\w+|spawn\w+|posix_spawn\w*))\("
     )
     starters = {
         str(file.relative_to(ROOT))
         for file in (ROOT / "kiln").rglob("*.py")
-        if pattern.search(file.read_text(encoding="utf-8"))
+        if file not in PROBES and pattern.search(file.read_text(encoding="utf-8"))
     }
     assert starters == {"kiln/run.py"}
+
+
+def waits_for_ever(source: str) -> list[int]:
+    """Return the lines of calls that wait for another process or thread, and have no time limit."""
+    waiting = {
+        "run",
+        "call",
+        "check_call",
+        "check_output",
+        "communicate",
+        "wait",
+        "join",
+        "urlopen",
+        "create_connection",
+    }
+    bounded = {"timeout", "timeout_s"}
+
+    def limited(call: ast.Call) -> bool:
+        positional = isinstance(call.func, ast.Attribute) and call.func.attr in {"join", "wait"} and call.args
+        return bool(positional) or any(word.arg in bounded for word in call.keywords)
+
+    def waits(call: ast.Call) -> bool:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr not in waiting:
+            return False
+        of = ast.unparse(call.func.value)
+        return of == "subprocess" if call.func.attr in {"run", "call"} else not of.startswith(("'", '"', "os.path"))
+
+    calls = [one for one in ast.walk(ast.parse(source)) if isinstance(one, ast.Call)]
+    untimed = [one for one in calls if waits(one) and not limited(one)]
+    shells = [one for one in calls if ast.unparse(one.func) in {"os.system", "os.popen", "os.wait"}]
+    shells += [one for one in calls if ast.unparse(one.func) == "os.waitpid" and "WNOHANG" not in ast.unparse(one)]
+    return sorted(one.lineno for one in [*untimed, *shells])
+
+
+@pytest.mark.parametrize("file", PROBES, ids=lambda file: file.stem)
+def test_a_probe_waits_for_nothing_without_a_time_limit(file: Path) -> None:
+    assert waits_for_ever(file.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["subprocess.run(argv)", "subprocess.check_output(argv)", "child.communicate()", "child.wait()", "thread.join()",
+     "os.system('x')", "os.waitpid(pid, 0)", "urllib.request.urlopen(url)", "socket.create_connection(address)"],
+)  # fmt: skip
+def test_a_wait_without_a_time_limit_is_found(line: str) -> None:
+    assert waits_for_ever(f"x = 1\n{line}\n") == [2]
+
+
+@pytest.mark.parametrize("file", PROBES, ids=lambda file: file.stem)
+def test_a_probe_is_written_for_python_3_8(file: Path) -> None:
+    """Syntax by the parser; names that came later by their spelling."""
+    source = file.read_text(encoding="utf-8")
+    ast.parse(source, feature_version=(3, 8))
+    later = r"\.remove(prefix|suffix)\(|\.readlink\(\)|zip\([^)]*strict=|StrEnum|is_relative_to|\.pairwise\("
+    assert re.findall(later, source) == []
 
 
 def test_modules_stay_short() -> None:

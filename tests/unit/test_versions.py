@@ -240,7 +240,7 @@ def test_good_variants_are_accepted(tmp_path: Path, old: str, new: str) -> None:
         refused("unknown key at the top", "tools:", "tool:",
                 "1: the key 'tools' is missing",
                 "add `tools:` to this block\nversions.yaml:36: unknown key 'tool'\n"
-                "  hint: did you mean 'tools'? known: defaults, gpus, kernel_sets, stacks, tools"),
+                "  hint: did you mean 'tools'? known: defaults, gpus, kernel_sets, promotion, stacks, tools"),
         refused("unknown key deep inside", "security:", "secure:",
                 "24: stacks.now.base: unknown key 'secure'",
                 "did you mean 'security'? known: components, digest, image, security, suite"),
