@@ -293,10 +293,11 @@ class TestOneServer:
 def test_a_killed_worker_is_dead_at_the_next_look(room: Box, role: str, words: Sequence[str]) -> None:
     room.serve(*words)
     assert room.follow()[-1] == READY
+    assert room.look() == READY
     pid, server = room.pid(role), room.pid("server")
     room.signal(role, KILL)
     assert room.look() == DEAD
-    assert room.last["reason"] in (f"died: {role}:{pid}", f"the server, process {server}, is gone")
+    assert f"{role}:{pid}" in room.last["reason"] or f"process {server}, is gone" in room.last["reason"]
 
 
 def test_a_killed_rank_of_two_is_dead_at_the_next_look(room: Box) -> None:
@@ -310,6 +311,7 @@ def test_a_killed_rank_of_two_is_dead_at_the_next_look(room: Box) -> None:
 def test_a_killed_launcher_is_dead(room: Box) -> None:
     room.serve("--api-key", "secret", launcher="sglang serve")
     assert room.follow()[-1] == READY
+    assert room.look() == READY
     room.signal("server", KILL)
     assert room.look() == DEAD
     assert "is gone" in room.last["reason"]
@@ -340,8 +342,8 @@ def test_a_port_that_something_else_answers_on_is_never_ready(room: Box) -> None
         assert room.follow()[-1] == DEAD
         assert READY not in [one["state"] for one in room.looks[-200:] if one["port"] == FOREIGN]
         assert {one["health"] for one in room.looks[-20:]} == {None}
-        assert "another process answers on the port" in room.last["reason"]
         assert "address already in use" in room.log()
+        room.until(DEAD, 60, within=(STARTING,))  # a launcher without workers, as at its start, for seconds
     finally:
         room.shell("kill $(grep -ls 'Threading[H]TTPServer' /proc/[0-9]*/cmdline | cut -d/ -f3)", check=False)
 
@@ -364,10 +366,11 @@ def test_as_the_first_process_a_crashed_server_is_dead_whatever_the_exit_status(
     try:
         box = Box(name)
         assert box.follow()[-1] == READY
-        assert box.pid("server") == 1
+        assert (box.look(), box.pid("server")) == (READY, 1)
         box.signal("scheduler", KILL)
         assert box.look() == DEAD
-        assert box.last["reason"].startswith("died: scheduler:")
+        assert "died: " in box.last["reason"]
+        assert docker("wait", name).stdout.strip() in ("0", "137")  # which of them says nothing
     finally:
         docker("rm", "--force", name)
 

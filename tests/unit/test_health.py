@@ -25,8 +25,8 @@ pytestmark = pytest.mark.unit
 
 SERVERS = ROOT / "tests/data/server"
 PROGRAM = ROOT / "kiln/probe/health.py"
-# The server gives up after 1.2 s, as SGLang's does after 20; what comes within a third of this came at once.
-TIMEOUT_S = 3.0
+# The server gives up after 0.8 s, as SGLang's does after 20; what comes within a third of this came at once.
+TIMEOUT_S = 2.1
 
 
 class Server:
@@ -211,7 +211,6 @@ def test_sigterm_ends_in_dead(start: Start) -> None:
     [
         ("short", "our generation: 7 tokens and 7 logprobs instead of 8"),
         ("nan", "our generation: 8 of 8 logprobs are not finite"),
-        ("slow", "our generation: no answer in time"),
     ],
 )
 def test_health_200_with_a_bad_generation_is_never_ready(start: Start, control: str, why: str) -> None:
@@ -253,7 +252,7 @@ def test_compilers_below_a_server_excuse_it_and_tell_their_module(start: Start) 
     server.until(READY)
     assert server.seen.compilers == ["cicc:norm"]
     server.signal("scheduler", signal.SIGSTOP)
-    assert [server.state() for _ in range(3)] == [WARMING] * 3
+    assert [server.state() for _ in range(2)] == [WARMING] * 2
     assert server.reason.endswith("; compiling cicc:norm")
 
 

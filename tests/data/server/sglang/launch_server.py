@@ -26,7 +26,7 @@ INFO = {
     "attention_backend": "flashinfer", "sampling_backend": "pytorch", "tp_size": 1, "mem_fraction_static": 0.5,
     "disable_radix_cache": False, "api_key": "secret", "internal_states": [{}], "max_req_input_len": 4000,
 }  # fmt: skip
-WAIT_S = float(os.environ.get("FAKE_WAIT_S", "1.2"))
+WAIT_S = float(os.environ.get("FAKE_WAIT_S", "0.8"))
 CHILD = """
 import ctypes, os, signal, socket, sys
 ctypes.CDLL(None).prctl(15, sys.argv[1].encode())
