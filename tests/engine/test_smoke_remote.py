@@ -192,7 +192,8 @@ def test_ctrl_c_tidies_up_on_the_node(cluster: dict[str, SshNode], settings: Set
     probing = cluster["hung"].files / "probing"
     probing.unlink(missing_ok=True)
     script = (
-        "import sys; from dataclasses import replace; from pathlib import Path; from kiln.cli import reported\n"
+        "import signal, sys; from dataclasses import replace; from pathlib import Path; from kiln.cli import reported\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it\n"
         "from kiln.settings import from_env; from kiln.smoke import runner; from kiln.smoke.options import Options\n"
         "settings = replace(from_env(), root=Path(sys.argv[1]), home=Path(sys.argv[2]))\n"
         "options = Options(hosts=('hung',), phases=('preflight',))\n"
