@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import itertools
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -214,3 +215,11 @@ def test_modules_keep_the_order_of_their_file_and_each_comes_once(
     file = tmp_path / "modules.txt"
     file.write_text("topk # long\npage\n\n# none\ntopk\nact\n")
     assert build_wheel.read_names(file) == ["topk", "page", "act"]
+
+
+def test_rows_that_the_enumeration_wrote_are_read_as_toml_reads_them() -> None:
+    for path in (ROOT / "locks/kernels").glob("*.toml"):
+        text = path.read_text()
+        rows = kernels._rows(text)
+        assert rows == [kernels.Module(**row) for row in tomllib.loads(text)["modules"]]
+        assert rows == kernels._rows(text.replace("modules = [", "modules = [ # by hand")), path.name
