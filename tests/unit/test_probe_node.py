@@ -264,8 +264,12 @@ def test_a_cdi_file_tells_its_gpus_and_its_driver(tmp_path: Path, suffix: str) -
 
 
 def children() -> set[str]:
-    """Return the processes below this one; other tests of the session may have left some."""
-    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+    """Return the living processes below this one. Other tests may have left some, and made us the heir of orphans."""
+    found = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    stats = {pid: Path(f"/proc/{pid}/stat") for pid in found}
+    return {
+        pid for pid, stat in stats.items() if stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    }
 
 
 def test_a_command_that_hangs_is_killed_with_what_it_started(path_only: Path, faults: list[dict[str, str]]) -> None:
