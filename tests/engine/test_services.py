@@ -95,7 +95,10 @@ def test_our_engine_builds_without_network_and_keeps_all_of_a_steps_output(
     for source, target in (("/bin/dash", "sh"), ("/lib64/ld-linux-x86-64.so.2", "ld-linux-x86-64.so.2"),
                            ("/lib/x86_64-linux-gnu/libc.so.6", "lib/libc.so.6")):  # fmt: skip
         shutil.copy(source, context / target)
-    loop = "i=0; while [ $i -lt 40000 ]; do echo line $i xxxxxxxxxxxxxxxxxxxxxxxxxxxx; i=$((i+1)); done"
+    # As slow as a compiler: BuildKit 20.10 splits more than 1 MiB between two looks into one message a line, and then
+    # keeps daemon and client busy for minutes.
+    wait = "j=0; while [ $j -lt 150 ]; do j=$((j+1)); done"
+    loop = f"i=0; while [ $i -lt 40000 ]; do echo line $i xxxxxxxxxxxxxxxxxxxxxxxxxxxx; i=$((i+1)); {wait}; done"
     (context / "Dockerfile").write_text(
         "FROM scratch\nCOPY sh /bin/sh\nCOPY lib /lib/x86_64-linux-gnu/\nCOPY ld-linux-x86-64.so.2 /lib64/\n"
         f"RUN {loop}\n"
