@@ -168,6 +168,4 @@ def _take(made: Path, root: Path, stack: str) -> None:
     for file in [*sorted((made / "locks" / stack).glob("*.toml")), made / FILE]:
         target = root / file.relative_to(made)
         if not target.exists() or target.read_bytes() != file.read_bytes():
-            fresh = target.with_name(f".{target.name}.new")
-            shutil.copyfile(file, fresh)
-            fresh.replace(target)
+            resolve.write_whole(target, file.read_text(encoding="utf-8"))

@@ -9,8 +9,8 @@ from typing import Annotated
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import Field
 
-from kiln import names, schema, sglangargs, yamlfile
-from kiln.errors import Problem, UserError, raise_all
+from kiln import names, schema, sglangargs
+from kiln.errors import Problem, UserError
 from kiln.intent import Model, Text
 from kiln.sglangargs import Flag
 from kiln.versions import Versions
@@ -69,28 +69,15 @@ def problems(root: Path, intent: Versions) -> list[Problem]:
 
 
 def _loaded(root: Path) -> list[tuple[Document, Preset]]:
-    found, faults = list[tuple[Document, Preset]](), list[Problem]()
-    for path in sorted((root / "presets").glob("*.yaml")):
-        try:
-            found.append(_load(path, root))
-        except UserError as error:
-            faults += error.problems
-    raise_all(faults)
-    return found
+    return schema.load_folder(root, "presets", Preset, _require_range)
 
 
-def _load(path: Path, root: Path) -> tuple[Document, Preset]:
-    document = yamlfile.read(path, root)
-    document = yamlfile.Document(document.name, {**document.value, "name": path.stem}, document.lines)
-    preset, faults = schema.validate(document, Preset)
-    raise_all(faults)
-    assert preset is not None
+def _require_range(document: Document, preset: Preset) -> None:
     try:
         SpecifierSet(preset.sglang)
     except InvalidSpecifier:
         where, hint = document.at("sglang"), "a PEP 440 range: >=0.5.23,<0.6"
         raise UserError(f"sglang: {preset.sglang!r} cannot be read", hint=hint, source=where) from None
-    return document, preset
 
 
 def _problems(root: Path, intent: Versions, document: Document, preset: Preset) -> Iterator[Problem]:

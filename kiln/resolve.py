@@ -162,7 +162,7 @@ def _write(request: Request, stack: str, part: str, made: LockFile, dry: bool) -
     name = locks.path_of(stack, part)
     changes = compare(name, _former(request, stack, part), made.all())
     if not dry:
-        _replace(request.settings.root / name, locks.dump(made, locks.command(stack, part)))
+        write_whole(request.settings.root / name, locks.dump(made, locks.command(stack, part)))
     return changes
 
 
@@ -182,7 +182,7 @@ def _shown(artifact: Artifact | None) -> str:
     return f"{artifact.version} ({artifact.sha256[:8]})" if artifact else ""
 
 
-def _replace(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from kiln import names
-from kiln.errors import Problem
+from kiln import names, yamlfile
+from kiln.errors import Problem, UserError, raise_all
 from kiln.yamlfile import Document, join
 
 if TYPE_CHECKING:
@@ -90,3 +93,24 @@ def _required(annotation: Any) -> Any:
     """Return what `X | None` is when it is there."""
     kinds = get_args(annotation)
     return next(kind for kind in kinds if kind is not NoneType) if NoneType in kinds else annotation
+
+
+def load_folder(
+    root: Path, folder: str, kind: type[Shape], require: Callable[[Document, Shape], None] | None = None
+) -> list[tuple[Document, Shape]]:
+    """Read every YAML file of a folder, its stem as `name`; `require` may refuse one. Raises Problems."""
+    found, faults = list[tuple[Document, Shape]](), list[Problem]()
+    for path in sorted((root / folder).glob("*.yaml")):
+        try:
+            document = yamlfile.read(path, root)
+            document = replace(document, value={**document.value, "name": path.stem})
+            value, wrong = validate(document, kind)
+            raise_all(wrong)
+            assert value is not None
+            if require:
+                require(document, value)
+            found.append((document, value))
+        except UserError as error:
+            faults += error.problems
+    raise_all(faults)
+    return found

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from kiln import names, schema, yamlfile
+from kiln import names, schema
 from kiln.errors import Problem, UserError, raise_all
 from kiln.intent import Model, Switch, Text
 from kiln.versions import Versions
@@ -196,23 +196,7 @@ def problems(root: Path, intent: Versions) -> list[Problem]:
 
 
 def _loaded(root: Path) -> list[tuple[Document, Topology]]:
-    found, faults = list[tuple[Document, Topology]](), list[Problem]()
-    for path in sorted((root / "topologies").glob("*.yaml")):
-        try:
-            found.append(_load(path, root))
-        except UserError as error:
-            faults += error.problems
-    raise_all(faults)
-    return found
-
-
-def _load(path: Path, root: Path) -> tuple[Document, Topology]:
-    document = yamlfile.read(path, root)
-    document = Document(document.name, {**document.value, "name": path.stem}, document.lines)
-    topology, faults = schema.validate(document, Topology)
-    raise_all(faults)
-    assert topology is not None
-    return document, topology
+    return schema.load_folder(root, "topologies", Topology)
 
 
 def _names(document: Document, topology: Topology, intent: Versions, presets: set[str]) -> Iterator[Problem]:

@@ -39,6 +39,13 @@ def gpus(facts: Facts) -> tuple[GpuFacts, ...]:
     return known(nvidia(facts).gpus or None, "any GPU", "the driver lists none")
 
 
+def before_and_after(facts: Facts) -> tuple[dict[str, GpuFacts], list[GpuFacts]]:
+    """Return the GPUs before the load by their bus id, and those of them that are there after it; raises Unknown."""
+    before = {gpu.bus_id: gpu for gpu in gpus(facts)}
+    after = [gpu for gpu in known(facts.after, "the node after the load").gpus if gpu.bus_id in before]
+    return before, known(after or None, "any GPU after the load")
+
+
 def pci(facts: Facts) -> PciFacts:
     """Return the PCI bus with at least one GPU on it; raises Unknown."""
     found = known(node(facts).pci, "the PCI bus", node(facts).why("pci"))

@@ -105,10 +105,11 @@ def word(verdict: Verdict) -> Text:
     return Text(verdict, style=STYLES[verdict])
 
 
-def told(one: Outcome) -> Text:
-    """Return an outcome with its cause and cure, in lines."""
+def told(one: Outcome, others: int = 0) -> Text:
+    """Return an outcome with its cause and cure, in lines; `others` say the same."""
     text = Text(f"  {one.verdict:<8}", style=STYLES[one.verdict])
-    text.append(f"{one.check}  {f'{one.subject}: ' if one.subject else ''}{one.message}", style="default")
+    more = f" and {others} {'other' if others == 1 else 'others'}" if others else ""
+    text.append(f"{one.check}{more}  {f'{one.subject}: ' if one.subject else ''}{one.message}", style="default")
     for name, said in (("cause", one.cause), ("cure ", one.cure)):
         if said:
             text.append(f"\n          {name} {said}", style="default")

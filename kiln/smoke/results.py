@@ -9,7 +9,7 @@ from rich.text import Text
 
 from kiln.errors import CheckFailed
 from kiln.receipt import Outcome, Receipt
-from kiln.report.terminal import STYLES
+from kiln.report.terminal import STYLES, told
 from kiln.smoke.job import Job
 from kiln.smoke.runner import Ran
 from kiln.tables import console
@@ -33,7 +33,7 @@ def show(found: Iterable[Ran]) -> None:
         if bad:
             out.print(Text(f"\n{one.job.node}", style="bold"))
         for group in bad:
-            out.print(_told(group), soft_wrap=True)
+            out.print(told(group[0], len(group) - 1), soft_wrap=True)
     out.print()
     for one in ran:
         out.print(f"receipt  {one.path}", markup=False, soft_wrap=True)
@@ -56,18 +56,6 @@ def _bad(receipt: Receipt) -> Iterator[list[Outcome]]:
         if one.counts:
             groups.setdefault(one.message, []).append(one)
     yield from groups.values()
-
-
-def _told(group: list[Outcome]) -> Text:
-    first, others = group[0], len(group) - 1
-    text = Text(f"  {first.verdict:<8}", style=STYLES[first.verdict])
-    more = f" and {others} {'other' if others == 1 else 'others'}" if others else ""
-    subject = f"{first.subject}: " if first.subject else ""
-    text.append(f"{first.check}{more}  {subject}{first.message}", style="default")
-    for word, said in (("cause", first.cause), ("cure ", first.cure)):
-        if said:
-            text.append(f"\n          {word} {said}", style="default")
-    return text
 
 
 def data(found: Iterable[Ran]) -> list[dict[str, object]]:

@@ -130,6 +130,9 @@ def _load(access: Access, place: InServer, stall_s: float) -> str | None:
 def _left(access: Access) -> tuple[str, int | None]:
     """Return the server's log, its last part, and its exit status; None while it runs."""
     folder = shlex.quote(f"{access.opened.dir}/log")
-    answer = call(access.host, f"cd {folder} && (cat exit_code 2>/dev/null || echo); tail -c {_LOG_BYTES} server.log")
+    answer = call(
+        access.host,
+        f"cd {folder} && (if [ -f exit_code ]; then cat exit_code; else echo; fi); tail -c {_LOG_BYTES} server.log",
+    )
     status, _, log = answer.stdout.partition("\n")
     return log, int(status) if status.strip().isdigit() else None

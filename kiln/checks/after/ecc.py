@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from kiln.checks.each import each, gpus
+from kiln.checks.each import before_and_after, each
 from kiln.facts import Facts, known
 from kiln.facts.node import GpuFacts
 from kiln.topologies import Topology
@@ -17,9 +17,7 @@ def judge(facts: Facts, topology: Topology) -> Iterator[Finding]:
     if "ecc" in topology.gpus.lacks:
         yield passed("this GPU has no ECC")
         return
-    before = {gpu.bus_id: gpu for gpu in gpus(facts)}
-    after = [gpu for gpu in known(facts.after, "the node after the load").gpus if gpu.bus_id in before]
-    known(after or None, "any GPU after the load")
+    before, after = before_and_after(facts)
     corrected = sum(_grown(before[gpu.bus_id].ecc_volatile_corrected, gpu.ecc_volatile_corrected) or 0 for gpu in after)
     good = passed("no uncorrected error during the run", ecc_corrected=corrected)
     yield from each(after, partial(_one, before), good)

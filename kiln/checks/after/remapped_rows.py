@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from kiln.checks.each import each, gpus
+from kiln.checks.each import before_and_after, each
 from kiln.facts import Facts, known
 from kiln.facts.node import GpuFacts
 from kiln.topologies import Topology
@@ -17,9 +17,7 @@ def judge(facts: Facts, topology: Topology) -> Iterator[Finding]:
     if "row-remapping" in topology.gpus.lacks:
         yield passed("this GPU replaces no rows")
         return
-    before = {gpu.bus_id: gpu for gpu in gpus(facts)}
-    after = [gpu for gpu in known(facts.after, "the node after the load").gpus if gpu.bus_id in before]
-    known(after or None, "any GPU after the load")
+    before, after = before_and_after(facts)
     yield from each(after, partial(_one, before), passed("no row more than before"))
 
 
