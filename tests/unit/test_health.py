@@ -20,6 +20,7 @@ import pytest
 from kiln.probe import health
 from kiln.probe.health import CLOSED, DEAD, FOREIGN, OURS, READY, STARTING, STUCK, WARMING, Limits, Look, Memory, Watch
 from kiln.settings import ROOT
+from tests.processes import gone
 
 pytestmark = pytest.mark.unit
 
@@ -167,8 +168,7 @@ def test_a_killed_worker_that_was_reaped_is_dead(start: Start) -> None:
     server = start(control="reaping")
     server.until(READY)
     server.signal("scheduler", signal.SIGKILL)
-    time.sleep(0.2)
-    assert not Path(f"/proc/{server.children['scheduler']}").exists()
+    assert gone(server.children["scheduler"], reaped=True)
     server.memory = Memory()
     assert server.state(Limits()) == DEAD
     assert server.reason == "the port is open with 0 of 1 schedulers alive"

@@ -11,6 +11,7 @@ import pytest
 
 from kiln.probe import children, offspring
 from kiln.probe.children import Ended, Limits, Work
+from tests.processes import gone
 
 pytestmark = pytest.mark.unit
 
@@ -87,11 +88,6 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Wo
 
 def run(work: Work, deadline_s: float = 20.0) -> Ended:
     return children.one(work, Limits(deadline_s))
-
-
-def gone(pid: int) -> bool:
-    process = offspring.read(pid)
-    return process is None or process.state == "Z"
 
 
 def test_a_good_child_leaves_its_records_and_its_words(start: Callable[[str], Work]) -> None:
@@ -196,14 +192,14 @@ def test_a_child_dies_with_the_process_that_started_it(start: Callable[[str], Wo
     supervisor, family = supervise(start("orphans"))
     os.kill(supervisor, 9)
     os.waitpid(supervisor, 0)
-    time.sleep(0.5)
-    ended = {process.name: gone(process.pid) for process in family}
-    for process in family:
-        if not gone(process.pid):  # what the child itself started lives on: nobody was left to end it
-            os.kill(process.pid, 9)
-    assert ended.pop("sleep") is False
-    assert ended
-    assert all(ended.values())
+    sleeping = [process.pid for process in family if process.name == "sleep"]
+    others = [process.pid for process in family if process.name != "sleep"]
+    assert others
+    assert all(gone(pid) for pid in others)
+    lives_on = [not gone(pid, within_s=0) for pid in sleeping]  # nobody was left to end what the child itself started
+    for pid in sleeping:
+        os.kill(pid, 9)
+    assert lives_on == [True]
 
 
 def test_a_supervisor_that_is_told_to_stop_takes_its_children_and_files_with_it(
