@@ -47,7 +47,7 @@ def _shared(settings: Settings) -> Iterator[str]:
         yield _remove(settings.home / "layers")
     for folder in sorted(reproduce.places(settings)):
         reproduce.discard(replace(settings, home=folder))
-    for name in ("reproduce", "verify"):
+    for name in ("reproduce", "verify", "audit"):
         if (settings.home / name).exists():
             yield _remove(settings.home / name)
     if engine := engines.quietly(settings):

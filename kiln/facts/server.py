@@ -128,6 +128,18 @@ class LoadFacts(Fact):
         return sum(sum(each) / len(each) for each in powers.values()) if powers else None
 
 
+class ReachFacts(Fact):
+    """GPUs that a program started after the load could open, by NVML and by CUDA; None if one does not start at all."""
+
+    nvml: int | None
+    cuda: int | None
+    faults: tuple[Fault, ...] = ()
+
+    def fault(self, source: str) -> str:
+        """Return what one of them said, if it failed."""
+        return next((fault.error for fault in self.faults if fault.source == source), "")
+
+
 class LogLine(Fact):
     """What a line of the log means by the rules: an explanation, never a verdict."""
 
@@ -140,7 +152,7 @@ class LogLine(Fact):
 
 
 class ServerFacts(Fact):
-    """A server's run. `wanted`: the preset's arguments; `load` is None if it never became ready.
+    """A server's run. `wanted`: the preset's arguments; `load` and `reach` are None if it never became ready.
 
     `startup_s`: the phases that the log tells, in seconds. `log_tail`: its last lines.
     """
@@ -150,6 +162,7 @@ class ServerFacts(Fact):
     weights: bool
     start: StartFacts
     load: LoadFacts | None = None
+    reach: ReachFacts | None = None
     startup_s: dict[str, float] = Field(default_factory=dict)
     log: tuple[LogLine, ...] = ()
     log_tail: tuple[str, ...] = ()

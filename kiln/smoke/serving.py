@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from kiln import logrules, presets, server
 from kiln.errors import KilnError, UserError
-from kiln.facts.reading import BadReport, read
-from kiln.facts.server import ServerFacts, StartFacts
+from kiln.facts.reading import BadReport, Fault, read
+from kiln.facts.server import ReachFacts, ServerFacts, StartFacts
 from kiln.presets import Preset
 from kiln.smoke.access import Access, CannotRun
 from kiln.smoke.connection import KILL_S, TimedOut, call
@@ -25,6 +25,7 @@ LOG = "/run/kiln/log"
 _LOG_BYTES = 4 << 20
 _START_S = 120.0
 _LOAD_S = 1200.0
+_REACH_S = 60.0
 # The server runs below a shell that outlives it: a container whose first process ended takes the probe with it, and
 # nothing would be left to say DEAD. The container ends by itself, should nobody come back for it.
 _MAIN = """
@@ -61,9 +62,12 @@ def serve(access: Access, topology: Topology, gpus: int, version: str) -> Server
         args = ["--port", str(PORT), "--stall", f"{limits.stall_s:.0f}", "--log", f"{LOG}/server.log"]
         deadline_s = access.clock.left(limits.ready_deadline_s)
         start = access.probe(place, "serve", [*args, "--deadline", f"{deadline_s:.0f}"], limits.ready_deadline_s + 60)
-        load = _load(access, place, limits.stall_s) if read(start, StartFacts).state == "READY" else None
+        ready = read(start, StartFacts).state == "READY"
+        load = _load(access, place, limits.stall_s) if ready else None
+        reach = _reach(access, place) if ready else None
         log, status = _left(access)
-    return server.facts(preset, start, load, log, rules, exit_code=status)
+    found = server.facts(preset, start, load, log, rules, exit_code=status)
+    return found.model_copy(update={"reach": reach})
 
 
 def _words(access: Access, preset: Preset, gpus: int, version: str) -> list[str]:
@@ -125,6 +129,17 @@ def _load(access: Access, place: InServer, stall_s: float) -> str | None:
         return access.probe(place, "load", [*args, *real], _LOAD_S)
     except (BadReport, TimedOut, CannotRun):
         return None
+
+
+def _reach(access: Access, place: InServer) -> ReachFacts | None:
+    """Ask what a new program in the server's container reaches; None if there is no time left to ask."""
+    try:
+        return read(access.probe(place, "reach", [], _REACH_S), ReachFacts)
+    except CannotRun:
+        return None
+    except (BadReport, TimedOut) as error:
+        faults = tuple(Fault(source=source, error=str(error)) for source in ("nvml", "CUDA driver"))
+        return ReachFacts(nvml=None, cuda=None, faults=faults)
 
 
 def _left(access: Access) -> tuple[str, int | None]:

@@ -12,6 +12,7 @@ from kiln.facts import Facts
 from kiln.facts.server import ServerFacts
 from kiln.settings import ROOT
 from kiln.verdict import Finding, Verdict
+from tests import madenodes
 from tests.unit.test_server import START
 
 pytestmark = pytest.mark.unit
@@ -53,7 +54,10 @@ NCCL = {"process": "scheduler_TP0", "libraries": ["/a/libnccl.so.2"]}
 def judge(name: str, *, start: dict[str, Any] | None = None, load: dict[str, Any] | str | None = "good",
           topology: topologies.Topology = ANY, **facts: Any) -> list[Finding]:  # fmt: skip
     loaded = {**LOAD, **load} if isinstance(load, dict) else LOAD if load else None
-    value = {"preset": "tiny", "wanted": WANTED, "weights": True, "start": {**START, **(start or {})}, "load": loaded}
+    value = {
+        "preset": "tiny", "wanted": WANTED, "weights": True, "start": {**START, **(start or {})}, "load": loaded,
+        "reach": {"nvml": 8, "cuda": 8},
+    }  # fmt: skip
     server = ServerFacts.model_validate({**value, **facts})
     return [*CHECKS[f"server/{name}"].run(Facts(server=server), topology)]
 
@@ -73,9 +77,9 @@ def test_without_a_load_its_checks_are_not_run(name: str) -> None:
     assert verdicts(judge(name, load=None)) == ["NOT_RUN"]
 
 
-@pytest.mark.parametrize("name", ["nccl", "prewarm", "ready", "requests", "same-prompt", "settings", "throughput"])
+@pytest.mark.parametrize("name", sorted(name for name in CHECKS if name not in ("server/answers", "server/power")))
 def test_a_good_run_passes(name: str) -> None:
-    assert verdicts(judge(name)) == ["PASS"]
+    assert verdicts(judge(name.removeprefix("server/"))) == ["PASS"]
 
 
 def dead(state: str = "DEAD", why: str = "died: scheduler_TP0:10", **more: Any) -> dict[str, Any]:
@@ -237,6 +241,33 @@ def test_without_a_floor_the_numbers_are_told() -> None:
     (found,) = judge("throughput")
     assert found.message == "1500 tokens/s; no limit for preset tiny in this topology"
     assert verdicts(judge("throughput", load={"rounds": []})) == ["NOT_RUN"]
+
+
+LOST = {"source": "nvml", "error": "Unknown Error"}
+
+
+@pytest.mark.parametrize(
+    ("nvml", "cuda", "fault", "found"),
+    [
+        (None, 8, LOST, ["nvidia-smi (NVML) starts no more: Unknown Error"]),
+        (3, 8, {**LOST, "error": "GPU 3: Unknown"}, ["nvidia-smi (NVML) reaches 3 GPUs: GPU 3: Unknown"]),
+        (8, None, {"source": "CUDA driver", "error": "cuInit: 999"}, ["CUDA starts no more: cuInit: 999"]),
+        (7, 7, None, ["nvidia-smi (NVML) reaches 7 GPUs: the node has 8", "CUDA reaches 7 GPUs: the node has 8"]),
+    ],
+)
+def test_a_container_that_lost_gpus_while_it_ran_fails(
+    nvml: int | None, cuda: int | None, fault: dict[str, str] | None, found: list[str]
+) -> None:
+    reach = {"nvml": nvml, "cuda": cuda, "faults": [fault] if fault else []}
+    value = {"preset": "tiny", "wanted": {}, "weights": True, "start": START, "reach": reach}
+    server = ServerFacts.model_validate(value)
+    told = CHECKS["server/reach"].run(Facts(server=server, node=madenodes.rtx8()), ANY)
+    assert [one.message for one in told] == [f"after the load {words}" for words in found]
+    assert all(one.verdict is Verdict.FAIL and "daemon-reload" in one.cause and "CDI" in one.cure for one in told)
+
+
+def test_what_was_not_asked_is_not_run() -> None:
+    assert verdicts(judge("reach", reach=None)) == ["NOT_RUN"]
 
 
 def test_every_server_check_has_a_cause_and_a_cure_where_it_blames(tmp_path: Path) -> None:

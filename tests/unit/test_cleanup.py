@@ -45,7 +45,8 @@ def settings(tmp_path: Path) -> Settings:
         for name in (f"builds/{plan}/context/base/Dockerfile", f"builds/{plan}/result.json", f"logs/{plan}/base.log",
                      f"images/{plan}/blobs/sha256/{LAYER}", f"images/{plan}/index.json"):  # fmt: skip
             written(home / name)
-    for name in (f"layers/blobs/{LAYER}", f"layers/blobs/{UNUSED}", "layers/layers/x.json", "store/" + LAYER):
+    for name in (f"layers/blobs/{LAYER}", f"layers/blobs/{UNUSED}", "layers/layers/x.json", "audit/facts/x.json",
+                 "store/" + LAYER):  # fmt: skip
         written(home / name)
     return replace(from_env({}), home=home)
 

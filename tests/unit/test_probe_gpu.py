@@ -17,6 +17,7 @@ from kiln.facts.container import ContainerFacts
 from kiln.facts.fabric import AllreduceFacts, BandwidthFacts, HeatFacts, IpcFacts, PeersFacts
 from kiln.facts.numerics import NumericsFacts
 from kiln.facts.reading import Fact
+from kiln.facts.server import ReachFacts
 from kiln.probe import allreduce, container, nccllog, sampler
 from kiln.settings import ROOT
 
@@ -27,6 +28,7 @@ needs_torch = pytest.mark.skipif(not TORCH, reason="NOT_RUN: KILN_TORCH_PYTHON n
 PROBES: dict[str, type[Fact]] = {
     "bandwidth": BandwidthFacts, "peers": PeersFacts, "ipc": IpcFacts, "allreduce": AllreduceFacts,
     "heat": HeatFacts, "numerics": NumericsFacts, "container": ContainerFacts,
+    "reach": ReachFacts,
 }  # fmt: skip
 
 

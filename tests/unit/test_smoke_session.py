@@ -251,6 +251,7 @@ def served(tmp_path: Path, state: str, **job: Any) -> tuple[Receipt, Session]:
         "node": recorded(made.rtx8()),
         "serve": answer("serve", {**START, "state": state}),
         "load": answer("load", LOAD),
+        "reach": answer("reach", {"nvml": 8, "cuda": 8}),
     }
     found = session(tmp_path, answers, **{"phases": ("preflight", "server", "after"), "preset": "tiny", **job})
     return run_all(found), found
@@ -268,7 +269,7 @@ def test_the_server_is_started_followed_loaded_and_removed(tmp_path: Path, docke
     assert "--tp-size 8" in words
     assert {path.name for path in (docker / "model").iterdir()} >= {"config.json", "tokenizer.json"}
     probes = [line.split("probe.pyz ")[1] for line in log if line.startswith("exec --user 0:0 ")]
-    assert [one.split()[0] for one in probes] == ["serve", "load"]
+    assert [one.split()[0] for one in probes] == ["serve", "load", "reach"]
     assert "--port 30000 --stall 120 --log /run/kiln/log/server.log --deadline " in probes[0]
     assert log.index("rm --force kiln-smoke-0123456789abcdef-server") < log.index(
         "ps -aq --filter label=kiln.smoke=0123456789abcdef"
@@ -277,6 +278,8 @@ def test_the_server_is_started_followed_loaded_and_removed(tmp_path: Path, docke
     assert facts
     assert facts.load
     assert (facts.preset, facts.start.state, facts.exit_code) == ("tiny", "READY", 3)
+    assert facts.reach
+    assert (facts.reach.nvml, facts.reach.cuda) == (8, 8)
     assert facts.log_tail == ("[2026-10-01 10:00:00] server_args=...",)
     assert receipt.server
     assert receipt.server.timeline[0].state == "STARTING"
