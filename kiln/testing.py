@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln import run
 from kiln.errors import CheckFailed
-from kiln.run import attached
 from kiln.settings import Settings
 from kiln.store import Store
 
 if TYPE_CHECKING:
-    from kiln.digests import Digests
     from kiln.plan import Plan
+
+_AGAIN_S = 3600.0
 
 
 def test(settings: Settings, parts: Iterable[str]) -> None:
@@ -27,7 +31,7 @@ def test(settings: Settings, parts: Iterable[str]) -> None:
 
 def run_pytest(paths: Iterable[str]) -> int:
     """Run pytest on paths with its output on ours; returns its exit status."""
-    return attached([sys.executable, "-m", "pytest", *paths])
+    return run.attached([sys.executable, "-m", "pytest", *paths])
 
 
 def _run(settings: Settings, part: str) -> bool:
@@ -48,49 +52,89 @@ def _services(settings: Settings) -> None:
 def _images(settings: Settings) -> bool:
     """Build stack `ci` through all stages, by both engines, and hold each digest against the committed one.
 
-    Docker builds it for every GPU, with the image tests and the push. buildah, from nothing and in a home of its own,
-    builds it for one: what differs between GPUs is the compiler's flags, and those are not the engine's.
+    Docker builds it for every GPU, with the image tests and the push. Beside it buildah, from nothing and in a home of
+    its own, builds it for one: what differs between GPUs is the compiler's flags, and those are not the engine's.
     """
-    from kiln import cli, digests, versions
+    from kiln import cli, digests, inventory, versions
 
     loaded = versions.load(settings.root / "versions.yaml")
     gpus = [gpu for gpu in loaded.gpus if loaded.stack("ci").supports(gpu)]
-    again = loaded.defaults.gpu if loaded.defaults.gpu in gpus else gpus[0]
+    plans = [inventory.plan_for(settings, gpu=gpu, stack="ci", kernel_set="", image="") for gpu in gpus]
+    again = next((plan for plan in plans if plan.gpu.name == loaded.defaults.gpu), plans[0])
     expected = digests.load(settings.root)
     try:
-        faults = [_fault(settings, gpu, "docker", expected) for gpu in gpus]
-        faults.append(_fault(settings, again, "buildah", expected))
-    except CheckFailed as error:
+        _prepared(settings, again)
+        with _beside(settings, again, "buildah") as second:
+            faults = [digests.fault(expected, plan, _built(settings, plan), "docker") for plan in plans]
+            faults.append(digests.fault(expected, again, second(), "buildah"))
+    except (CheckFailed, run.CutOff) as error:
         faults = [str(error)]
     for fault in filter(None, faults):
         cli.announce(f"error: {fault}")
     return not any(faults)
 
 
-def _fault(settings: Settings, gpu: str, engine: str, expected: Digests) -> str:
-    """Build and return what is wrong with the digest, empty for nothing. Raises CheckFailed."""
-    from kiln import building, digests, inventory, tables
+def _prepared(settings: Settings, plan: Plan) -> None:
+    """Install what both engines need and fetch what both builds need: side by side each would do it."""
+    from kiln import building, cli, fetching, host, reproduce
+
+    host.ensure(settings, (*building.PROGRAMS, *reproduce.PROGRAMS_OF["buildah"]), cli.announce)
+    for line in fetching.fetch_stacks(settings, [plan.stack.name], export="", import_=""):
+        cli.announce(line)
+
+
+def _built(settings: Settings, plan: Plan) -> str:
+    """Build with Docker, test and push; returns the digest. Raises CheckFailed."""
+    from kiln import building, tables
     from kiln.build import Options
 
-    plan = inventory.plan_for(settings, gpu=gpu, stack="ci", kernel_set="", image="")
-    second = engine != "docker"
-    with _home(settings, plan, engine) if second else nullcontext(settings) as place:
-        found = building.build(
-            place, gpu=gpu, stack="ci", kernel_set="", image="", quiet=False, engine_name=engine,
-            options=Options(test=not second, push=not second),
-        )  # fmt: skip
+    found = building.build(
+        settings, gpu=plan.gpu.name, stack=plan.stack.name, kernel_set="", image="", quiet=False,
+        engine_name="docker", options=Options(),
+    )  # fmt: skip
     tables.built(found)
-    return digests.fault(expected, plan, found.digest, engine)
+    return found.digest
 
 
 @contextmanager
-def _home(settings: Settings, plan: Plan, engine: str) -> Iterator[Settings]:
-    """Give a second engine a home of its own, with the store shared; its images go at the end, its results stay."""
+def _beside(settings: Settings, plan: Plan, engine: str) -> Iterator[Callable[[], str]]:
+    """Build with another engine while the block runs; gives what waits for its digest.
+
+    That raises CheckFailed and run.CutOff. The engine has a home of its own, with the store shared; its images go at the end, its results stay.
+    """
     from kiln import reproduce
 
+    stop = threading.Event()
     place = replace(settings, home=settings.home / "reproduce" / f"test-{engine}")
     reproduce.share_store(plan, Store(settings.store), place.store)
     try:
-        yield place
+        with ThreadPoolExecutor(1) as pool:
+            again = pool.submit(_built_again, place, plan, engine, stop)
+            try:
+                yield lambda: _told(place, plan, again.result())
+            finally:
+                stop.set()
     finally:
         reproduce.discard(place)
+
+
+def _built_again(place: Settings, plan: Plan, engine: str, stop: threading.Event) -> run.Completed:
+    from kiln import reproduce
+
+    words: list[str | Path] = [
+        sys.executable, "-m", "invoke", "--search-root", place.root, "build", *reproduce.words(plan),
+        f"--engine={engine}", "--no-test", "--no-push",
+    ]  # fmt: skip
+    return run.bounded(words, timeout_s=_AGAIN_S, stop=stop, cwd=place.root, env={"KILN_HOME": str(place.home)})
+
+
+def _told(place: Settings, plan: Plan, done: run.Completed) -> str:
+    """Print what another process said and return the digest that it built. Raises CheckFailed if it built none."""
+    from kiln import result
+
+    sys.stderr.write(done.stderr)
+    sys.stdout.write(done.stdout)
+    found = result.load(place, plan.id)
+    if done.returncode != 0 or found is None:
+        raise CheckFailed(f"the second build ended with {done.returncode}, see above")
+    return found.digest
