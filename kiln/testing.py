@@ -100,7 +100,8 @@ def _built(settings: Settings, plan: Plan) -> str:
 def _beside(settings: Settings, plan: Plan, engine: str) -> Iterator[Callable[[], str]]:
     """Build with another engine while the block runs; gives what waits for its digest.
 
-    That raises CheckFailed and run.CutOff. The engine has a home of its own, with the store shared; its images go at the end, its results stay.
+    That raises CheckFailed and run.CutOff. The engine has a home of its own, with the store shared; its images go at
+    the end, its results stay.
     """
     from kiln import reproduce
 
