@@ -25,22 +25,25 @@ def raw_bytes(plan: Plan, image: ImagePlan) -> int:
     return int(sum(wheel.size for wheel in image.wheels) * _UNPACK + debs * _DEB_UNPACK)
 
 
-def image_bytes(plan: Plan, image: ImagePlan) -> int:
-    """Disk that one image needs while it is built: its context in the engine and its layer."""
-    inputs = sum(wheel.size for wheel in image.wheels) + (
-        sum(deb.size for deb in plan.lock.debs) if "debs" in image.inputs else 0
-    )
+def work_bytes(plan: Plan, image: ImagePlan) -> int:
+    """Disk that one image needs only while it is built: its inputs in the engine, and what it unpacks or compiles."""
+    debs = sum(deb.size for deb in plan.lock.debs) if "debs" in image.inputs else 0
     sources = 2 * 10**9 if "sources" in image.inputs else 0
-    return raw_bytes(plan, image) + inputs + sources
+    return sum(wheel.size for wheel in image.wheels) + debs + sources
 
 
 def need_bytes(plan: Plan, engine: Engine, store: Store) -> dict[str, int]:
-    """Disk that a build from here on needs: downloads, images in the engine, the layout with its raw copy."""
+    """Disk that a build from here on needs: downloads, images in the engine, and the largest of the passing needs.
+
+    Those follow each other: the inputs of one image, and the layout with its raw copy.
+    """
     missing = sum(one.size for one in store.missing(plan.artefacts()))
     todo = [image for image in plan.chain if not engine.image_id(image.ref)]
-    images = sum(image_bytes(plan, image) for image in todo)
-    raw = sum(raw_bytes(plan, image) for image in plan.chain)
-    return {"downloads": missing, "images": images, "layout and test": int(raw * _LAYOUT)}
+    images = sum(raw_bytes(plan, image) for image in todo)
+    layout = int(sum(raw_bytes(plan, image) for image in plan.chain) * _LAYOUT)
+    inputs = max((work_bytes(plan, image) for image in todo), default=0)
+    passing = {"layout and test": layout} if layout > inputs else {"inputs of a step": inputs}
+    return {"downloads": missing, "images": images, **passing}
 
 
 def require_disk(settings: Settings, plan: Plan, engine: Engine, store: Store) -> None:

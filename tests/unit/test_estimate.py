@@ -32,12 +32,14 @@ def store(settings: Settings) -> Store:
     return Store(settings.store)
 
 
-def test_each_image_needs_its_inputs_packed_and_unpacked(plan: Plan) -> None:
-    needs = {image.name: estimate.image_bytes(plan, image) for image in plan.chain}
+def test_an_image_needs_its_inputs_while_it_is_built_and_keeps_what_they_unpack_to(plan: Plan) -> None:
+    raw = {image.name: estimate.raw_bytes(plan, image) for image in plan.chain}
+    work = {image.name: estimate.work_bytes(plan, image) for image in plan.chain}
     cuda = sum(wheel.size for wheel in plan.chain[1].wheels)
-    assert needs["cuda"] == int(cuda * 3.6)
-    assert needs["base"] == sum(deb.size for deb in plan.lock.debs) * 5
-    assert needs["flashinfer"] > 2 * 10**9
+    assert (raw["cuda"], work["cuda"]) == (int(cuda * 2.6), cuda)
+    debs = sum(deb.size for deb in plan.lock.debs)
+    assert (raw["base"], work["base"]) == (debs * 4, debs)
+    assert work["flashinfer"] > 2 * 10**9
 
 
 def test_what_is_there_needs_nothing_more(plan: Plan, store: Store) -> None:
@@ -45,9 +47,17 @@ def test_what_is_there_needs_nothing_more(plan: Plan, store: Store) -> None:
     fresh = estimate.need_bytes(plan, engine, store)
     assert fresh["downloads"] == sum({one.sha256: one.size for one in plan.artefacts()}.values())
     engine.refs = {image.ref for image in plan.chain[:-1]}
-    assert estimate.need_bytes(plan, engine, store)["images"] == estimate.image_bytes(plan, plan.chain[-1])
+    assert estimate.need_bytes(plan, engine, store)["images"] == estimate.raw_bytes(plan, plan.chain[-1])
     engine.refs.add(plan.chain[-1].ref)
     assert estimate.need_bytes(plan, engine, store) == {**fresh, "images": 0}
+
+
+def test_of_needs_that_follow_each_other_the_largest_counts(plan: Plan, store: Store) -> None:
+    need = estimate.need_bytes(plan, FakeEngine(), store)
+    raw = sum(estimate.raw_bytes(plan, image) for image in plan.chain)
+    assert (need["images"], need["layout and test"]) == (raw, int(raw * 2.6))
+    small = replace(plan, chain=tuple(replace(image, wheels=()) for image in plan.chain if image.name != "base"))
+    assert estimate.need_bytes(small, FakeEngine(), store)["inputs of a step"] == 2 * 10**9
 
 
 def test_too_small_a_disk_is_told_with_what_is_needed_for_what(
