@@ -16,6 +16,7 @@ from kiln import attest, context, fetch, imagetest, layout, patchlocks, result, 
 from kiln.compression import Compression
 from kiln.engines import Engine
 from kiln.engines.progress import Line
+from kiln.engines.request import Request
 from kiln.errors import CheckFailed
 from kiln.meter import Meter
 from kiln.plan import ImagePlan, Plan
@@ -93,17 +94,11 @@ class Build:
             args["PARENT"] = parent.ref
         if "sources" in image.inputs:
             args["LOCAL_VERSION"] = self.plan.local_version
-        self.engine.build(
-            context=folder,
-            dockerfile=folder / "Dockerfile",
-            tag=image.ref,
-            args=args,
-            labels={},  # the canonical layout carries them: a label rebuilds nothing
-            secrets=self._secrets(folder.parent),
-            no_cache=self.options.no_cache,
-            log=log,
-            on_line=_Watcher(self.view, image.name, self.plan).line,
+        # No labels: the canonical layout carries them, and a label rebuilds nothing.
+        request = Request(
+            folder, image.ref, log, args, secrets=self._secrets(folder.parent), no_cache=self.options.no_cache
         )
+        self.engine.build(request, _Watcher(self.view, image.name, self.plan).line)
 
     def _secrets(self, folder: Path) -> dict[str, Path]:
         """The number of jobs enters as a build secret: the one input that no cache key contains (docs/adr/0001)."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kiln.engines.progress import Line
+from kiln.engines.request import Request
 from kiln.errors import KilnError
 from tests.madeimages import docker_archive
 
@@ -43,21 +44,18 @@ class FakeEngine:
     def variables(self) -> Mapping[str, str]:
         return {"KILN_FAKE_ENGINE": "yes"}
 
-    def build(
-        self, *, context: Path, dockerfile: Path, tag: str, args: Mapping[str, str], labels: Mapping[str, str],
-        secrets: Mapping[str, Path], no_cache: bool, log: Path, on_line: Callable[[Line], None],
-    ) -> str:  # fmt: skip
-        name = _short(tag)
+    def build(self, request: Request, on_line: Callable[[Line], None]) -> str:
+        name = _short(request.tag)
         self.pause.wait(10)
         if name == self.fail_at:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text("it broke")
+            request.log.parent.mkdir(parents=True, exist_ok=True)
+            request.log.write_text("it broke")
             raise KilnError("the engine broke")
         for line in self.says:
             on_line(line)
         self.built.append(name)
-        self.args[name], self.secrets[name] = dict(args), dict(secrets)
-        self.refs.add(tag)
+        self.args[name], self.secrets[name] = dict(request.args), dict(request.secrets)
+        self.refs.add(request.tag)
         return f"sha256:{name}"
 
     def image_id(self, ref: str) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, get_args
 
 from kiln.engines.progress import Line
+from kiln.engines.request import Request
 from kiln.errors import UserError
 from kiln.settings import Settings
 
@@ -27,19 +28,7 @@ class Engine(Protocol):
     def variables(self) -> Mapping[str, str]:
         """Return the environment variables that lead other clients to the same engine."""
 
-    def build(
-        self,
-        *,
-        context: Path,
-        dockerfile: Path,
-        tag: str,
-        args: Mapping[str, str],
-        labels: Mapping[str, str],
-        secrets: Mapping[str, Path],
-        no_cache: bool,
-        log: Path,
-        on_line: Callable[[Line], None],
-    ) -> str:
+    def build(self, request: Request, on_line: Callable[[Line], None]) -> str:
         """Build an image and return its id. Raises CommandFailed with the log's name."""
 
     def image_id(self, ref: str) -> str | None:

@@ -18,6 +18,7 @@ from kiln import host, run
 from kiln.engines import progress
 from kiln.engines.dockerfile import inherit_args
 from kiln.engines.progress import Line
+from kiln.engines.request import Request
 from kiln.errors import KilnError, UserError
 from kiln.settings import Settings
 
@@ -116,19 +117,7 @@ class Buildah:
         """Return buildah's version."""
         return self.call("--version").stdout.split()[2]
 
-    def build(
-        self,
-        *,
-        context: Path,
-        dockerfile: Path,
-        tag: str,
-        args: Mapping[str, str],
-        labels: Mapping[str, str],
-        secrets: Mapping[str, Path],
-        no_cache: bool,
-        log: Path,
-        on_line: Callable[[Line], None],
-    ) -> str:
+    def build(self, request: Request, on_line: Callable[[Line], None]) -> str:
         """Build without network, each step a layer, and return the image's id; `no_cache` also empties cache mounts.
 
         Never from buildah's cache of steps: it does not look at what a mount shows, and a stage that is cached is not
@@ -138,18 +127,18 @@ class Buildah:
         try:
             with self._lock(fcntl.LOCK_SH), tempfile.TemporaryDirectory(dir=tmp) as fresh:
                 file = Path(fresh) / "Dockerfile"
-                file.write_text(inherit_args(dockerfile.read_text(encoding="utf-8")), encoding="utf-8")
+                file.write_text(inherit_args(request.dockerfile.read_text(encoding="utf-8")), encoding="utf-8")
                 done = run.stream(
-                    [*_build_command(tag, file), *_given(args, labels, secrets), context],
-                    log=log,
+                    [*_build_command(request.tag, file), *request.options(), request.context],
+                    log=request.log,
                     on_line=lambda text: on_line(progress.parse_steps(text)),
-                    env={**self.variables, "TMPDIR": fresh if no_cache else str(tmp)},
+                    env={**self.variables, "TMPDIR": fresh if request.no_cache else str(tmp)},
                 )
         finally:
             self.prune()
         if done.returncode != 0:
-            raise run.CommandFailed(done, log)
-        return self.image_id(tag) or ""
+            raise run.CommandFailed(done, request.log)
+        return self.image_id(request.tag) or ""
 
     def image_id(self, ref: str) -> str | None:
         """Return the id of an image, None if there is none of that name."""
@@ -255,14 +244,6 @@ def _build_command(tag: str, file: Path) -> list[str | Path]:
         "--network=none", "--pull=never", "--http-proxy=false", "--format=docker", "--layers", "--no-cache",
         "--force-rm", "--identity-label=false", *_limits(), f"--tag={_local(tag)}", f"--file={file}",
     ]  # fmt: skip
-
-
-def _given(args: Mapping[str, str], labels: Mapping[str, str], secrets: Mapping[str, Path]) -> list[str]:
-    return [
-        *(f"--build-arg={key}={value}" for key, value in args.items()),
-        *(f"--label={key}={value}" for key, value in labels.items()),
-        *(f"--secret=id={name},src={path}" for name, path in secrets.items()),
-    ]
 
 
 def _local(ref: str) -> str:

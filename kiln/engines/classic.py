@@ -14,6 +14,7 @@ from kiln import dockerd
 from kiln.engines import mounts, progress, transfer
 from kiln.engines.dockerfile import inherit_args
 from kiln.engines.progress import Line
+from kiln.engines.request import Request
 from kiln.engines.sdk import TRANSFER_TIMEOUT_S, DockerImages
 from kiln.errors import KilnError
 
@@ -42,36 +43,25 @@ class Classic(DockerImages):
         with self.sdk() as sdk:
             return str(sdk.version()["Version"])
 
-    def build(
-        self,
-        *,
-        context: Path,
-        dockerfile: Path,
-        tag: str,
-        args: Mapping[str, str],
-        labels: Mapping[str, str],
-        secrets: Mapping[str, Path],
-        no_cache: bool,
-        log: Path,
-        on_line: Callable[[Line], None],
-    ) -> str:
+    def build(self, request: Request, on_line: Callable[[Line], None]) -> str:
         """Build without network and return the image's id; what mounts would show is sent and copied."""
-        text = inherit_args(dockerfile.read_text(encoding="utf-8"))
-        translated = mounts.translate(text, secrets=secrets)
-        log.parent.mkdir(parents=True, exist_ok=True)
+        text = inherit_args(request.dockerfile.read_text(encoding="utf-8"))
+        translated = mounts.translate(text, secrets=request.secrets)
+        request.log.parent.mkdir(parents=True, exist_ok=True)
         with (
-            transfer.source(lambda out: _write_context(out, context, translated, secrets)) as chunks,
+            transfer.source(lambda out: _write_context(out, request.context, translated, request.secrets)) as chunks,
             self.sdk(TRANSFER_TIMEOUT_S) as sdk,
-            log.open("a", encoding="utf-8") as file,
+            request.log.open("a", encoding="utf-8") as file,
         ):
             events = sdk.api.build(
-                fileobj=cast(IO[bytes], chunks), custom_context=True, dockerfile=_DOCKERFILE, tag=tag,
-                buildargs=dict(args), labels=dict(labels), network_mode="none", nocache=no_cache, rm=True,
+                fileobj=cast(IO[bytes], chunks), custom_context=True, dockerfile=_DOCKERFILE, tag=request.tag,
+                buildargs=dict(request.args), labels=dict(request.labels), network_mode="none",
+                nocache=request.no_cache, rm=True,
                 forcerm=True, decode=True,
             )  # fmt: skip
-            steps = _listen(events, file, on_line, log)
+            steps = _listen(events, file, on_line, request.log)
         self._drop_unused(steps)
-        return self.image_id(tag) or ""
+        return self.image_id(request.tag) or ""
 
     def _drop_unused(self, steps: list[str]) -> None:
         """Remove what the stages that are no image leave; a step that an image rests on has children and stays."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from kiln import dockerd, run
 from kiln.engines import clients, progress
 from kiln.engines.progress import Line
+from kiln.engines.request import Request
 from kiln.engines.sdk import DockerImages
 from kiln.errors import KilnError, UserError
 
@@ -62,20 +63,8 @@ class Docker(DockerImages):
         """Return the engine's version."""
         return self.client.server
 
-    def build(
-        self,
-        *,
-        context: Path,
-        dockerfile: Path,
-        tag: str,
-        args: Mapping[str, str],
-        labels: Mapping[str, str],
-        secrets: Mapping[str, Path],
-        no_cache: bool,
-        log: Path,
-        on_line: Callable[[Line], None],
-    ) -> str:
-        """Build without network and return the image's id; a secret is a file, mounted and never part of a layer."""
+    def build(self, request: Request, on_line: Callable[[Line], None]) -> str:
+        """Build without network and return the image's id."""
 
         def hear(text: str) -> None:
             if line := progress.parse(text):
@@ -85,16 +74,12 @@ class Docker(DockerImages):
             id_file = Path(folder) / "id"
             argv = [
                 *self._build_command(), "--network=none", "--progress=plain", f"--iidfile={id_file}",
-                f"--tag={tag}", f"--file={dockerfile}",
-                *(f"--build-arg={key}={value}" for key, value in args.items()),
-                *(f"--label={key}={value}" for key, value in labels.items()),
-                *(f"--secret=id={name},src={path}" for name, path in secrets.items()),
-                *(["--no-cache"] if no_cache else []),
-                str(context),
+                f"--tag={request.tag}", f"--file={request.dockerfile}", *request.options(),
+                *(["--no-cache"] if request.no_cache else []), str(request.context),
             ]  # fmt: skip
-            done = run.stream(argv, log=log, on_line=hear, env={**self.variables, "DOCKER_BUILDKIT": "1"})
+            done = run.stream(argv, log=request.log, on_line=hear, env={**self.variables, "DOCKER_BUILDKIT": "1"})
             if done.returncode != 0:
-                raise run.CommandFailed(done, log)
+                raise run.CommandFailed(done, request.log)
             self._free_context()
             return id_file.read_text().strip()
 

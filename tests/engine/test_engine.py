@@ -18,6 +18,7 @@ from kiln.engines.buildah import Buildah
 from kiln.engines.classic import Classic
 from kiln.engines.docker import Docker
 from kiln.engines.progress import Line
+from kiln.engines.request import Request
 from kiln.errors import KilnError
 from kiln.settings import from_env
 
@@ -78,11 +79,11 @@ def build(
     secrets: dict[str, Path] | None = None, tag: str = REF,
 ) -> str:  # fmt: skip
     (context / "Dockerfile").write_text(BASE + steps)
-    return engine.build(
-        context=context, dockerfile=context / "Dockerfile", tag=tag, args={"SOURCE_DATE_EPOCH": "1700000000"},
-        labels={"org.example.plan": "abc"}, secrets=secrets or {}, no_cache=no_cache,
-        log=context.parent / "logs" / "build.log", on_line=(lines if lines is not None else []).append,
+    request = Request(
+        context, tag, context.parent / "logs" / "build.log", {"SOURCE_DATE_EPOCH": "1700000000"},
+        {"org.example.plan": "abc"}, secrets or {}, no_cache,
     )  # fmt: skip
+    return engine.build(request, (lines if lines is not None else []).append)
 
 
 def said(lines: list[Line], kind: str) -> list[str]:
@@ -189,10 +190,7 @@ def test_an_interrupt_ends_the_build_and_leaves_no_image(engine: Engine, context
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engine.build(
-            context=context, dockerfile=context / "Dockerfile", tag=name, args={}, labels={}, secrets={},
-            no_cache=True, log=context.parent / "log", on_line=interrupt,
-        )  # fmt: skip
+        engine.build(Request(context, name, context.parent / "log", no_cache=True), interrupt)
     assert engine.image_id(name) is None
     assert not until_gone("sleep\x0061.25")
 

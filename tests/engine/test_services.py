@@ -19,6 +19,7 @@ import pytest
 from kiln import bridge, daemon, dockerd, host, registryd, services
 from kiln.engines import docker
 from kiln.engines.progress import Line
+from kiln.engines.request import Request
 from kiln.errors import KilnError
 from kiln.settings import Settings, from_env
 
@@ -104,10 +105,7 @@ def test_our_engine_builds_without_network_and_keeps_all_of_a_steps_output(
         f"RUN {loop}\n"
     )
     lines: list[Line] = []
-    engine.build(
-        context=context, dockerfile=context / "Dockerfile", tag="kiln-own:1", args={}, labels={}, secrets={},
-        no_cache=True, log=tmp_path / "log", on_line=lines.append,
-    )  # fmt: skip
+    engine.build(Request(context, "kiln-own:1", tmp_path / "log", no_cache=True), lines.append)
     assert engine.image_id("kiln-own:1")
     said = [line.text for line in lines if line.kind == "output"]
     assert said[-1] == "line 39999 xxxxxxxxxxxxxxxxxxxxxxxxxxxx"

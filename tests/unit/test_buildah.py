@@ -11,6 +11,7 @@ import pytest
 from kiln import engines
 from kiln.engines import buildah
 from kiln.engines.progress import Line
+from kiln.engines.request import Request
 from kiln.errors import UserError
 from kiln.run import CommandFailed
 from kiln.services import silent
@@ -44,10 +45,10 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def build(engine: buildah.Buildah, folder: Path, *, no_cache: bool = False) -> list[Line]:
     lines: list[Line] = []
     (folder / "Dockerfile").write_text("FROM scratch\n")
-    engine.build(
-        context=folder, dockerfile=folder / "Dockerfile", tag="kiln/base:1", args={"A": "b"}, labels={"c": "d"},
-        secrets={"kiln-jobs": folder / "jobs"}, no_cache=no_cache, log=folder / "log", on_line=lines.append,
-    )  # fmt: skip
+    request = Request(
+        folder, "kiln/base:1", folder / "log", {"A": "b"}, {"c": "d"}, {"kiln-jobs": folder / "jobs"}, no_cache
+    )
+    engine.build(request, lines.append)
     return lines
 
 
