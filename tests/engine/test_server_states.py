@@ -60,7 +60,7 @@ threads = [threading.Thread(target=one, args=(number,)) for number in range(5, 1
 """
 
 
-def docker(*words: str, check: bool = True, timeout_s: float = 120) -> Completed:
+def docker(*words: str, check: bool = True, timeout_s: float = 300) -> Completed:
     return run(["docker", *words], check=check, timeout_s=timeout_s)
 
 
@@ -71,7 +71,7 @@ class Box:
     name: str
     looks: list[dict[str, Any]] = field(default_factory=list)
 
-    def call(self, *words: str, check: bool = True, timeout_s: float = 120) -> Completed:
+    def call(self, *words: str, check: bool = True, timeout_s: float = 300) -> Completed:
         return docker("exec", self.name, *words, check=check, timeout_s=timeout_s)
 
     def shell(self, text: str, check: bool = True) -> str:
