@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from filelock import FileLock
 
@@ -210,30 +210,41 @@ class _Outcome:
 
 @dataclass
 class _Watcher:
-    """Turn what the engine says into the view's numbers."""
+    """Turn what the engine says into the view's numbers; work is counted in the CPU seconds of the kernel table."""
 
     view: View
     stage: str
     plan: Plan
     done_s: float = 0.0
-    done: int = 0
 
     def line(self, said: Line) -> None:
         if said.kind == "start":
             self.view.update(self.stage, said.text.partition("] ")[2][:60] or said.text[:60])
         elif said.kind == "output" and said.text.startswith("KILN "):
-            self._output(said.text.split()[1:])
+            self._output(*said.text.split(maxsplit=2)[1:])
 
-    def _output(self, fields: list[str]) -> None:
-        if fields[:1] == ["module"] and len(fields) >= 4:
-            self._module(fields[3], int(fields[1]), int(fields[2]))
-        elif fields[:1] == ["unit"] and len(fields) >= 3:
-            self.view.update(self.stage, f"unit {fields[1]} of {fields[2]}", float(fields[1]), float(fields[2]))
+    def _output(self, what: str = "", rest: str = "") -> None:
+        fields = rest.split()
+        if what == "kernels":
+            self._show("compiling")
+        elif what == "cost":
+            self.done_s += self._cost(rest)
+        elif what == "unit" and len(fields) >= 2:
+            self._show(f"unit {fields[0]} of {fields[1]}")
+        elif what == "module" and len(fields) >= 3:
+            self._show(f"module {fields[0]} of {fields[1]}: {fields[2]}")
 
-    def _module(self, name: str, index: int, count: int) -> None:
-        costs = {module.name: module.core_s for module in self.plan.modules}
-        self.done_s += costs.get(name, 0.0)
-        self.view.update(self.stage, f"module {index} of {count}: {name}", self.done_s, sum(costs.values()))
+    def _show(self, detail: str) -> None:
+        self.view.update(self.stage, detail, self.done_s, sum(module.core_s for module in self.plan.modules))
+
+    def _cost(self, text: str) -> float:
+        """Return what a finished unit counts; nothing for the linking of a module, and for what is not known."""
+        try:
+            output = PurePath(json.loads(text)["output"])
+        except (ValueError, KeyError, TypeError):
+            return 0.0
+        units = {module.name: module.core_s / module.units for module in self.plan.modules}
+        return units.get(output.parent.name, 0.0) if output.suffix == ".o" else 0.0
 
 
 def stages(plan: Plan) -> tuple[str, ...]:

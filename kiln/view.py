@@ -18,7 +18,10 @@ _PLAIN_EVERY_S = 15.0
 
 @dataclass
 class Stage:
-    """State of one stage; `done` of `total` is work in seconds or items, whichever the caller counts."""
+    """State of one stage; `done` of `total` is work in seconds or items, whichever the caller counts.
+
+    The pace is that since `counted_from`, when `counted_done` was done: what went before was no such work.
+    """
 
     name: str
     state: str = "waiting"
@@ -27,15 +30,18 @@ class Stage:
     seconds: float = 0.0
     done: float = 0.0
     total: float = 0.0
+    counted_from: float = 0.0
+    counted_done: float = 0.0
 
     def elapsed_s(self) -> float:
         return time.monotonic() - self.started if self.state == "running" else self.seconds
 
     def eta_s(self) -> float | None:
         """What is left at the pace so far; None before there is a pace."""
-        if self.state != "running" or not self.total or self.done <= 0:
+        done = self.done - self.counted_done
+        if self.state != "running" or not self.total or done <= 0:
             return None
-        return self.elapsed_s() * (self.total - self.done) / self.done
+        return (time.monotonic() - (self.counted_from or self.started)) * (self.total - self.done) / done
 
 
 @dataclass
@@ -69,6 +75,8 @@ class View:
 
     def update(self, name: str, detail: str, done: float = 0.0, total: float = 0.0) -> None:
         stage = self.stages[name]
+        if total and not stage.total:
+            stage.counted_from, stage.counted_done = time.monotonic(), done
         stage.detail, stage.done, stage.total = detail, done, total
         self._say(stage)
 

@@ -6,6 +6,7 @@ import hashlib
 import io
 import shutil
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -184,12 +185,15 @@ def test_the_table_has_every_stage_and_keeps_the_costs_of_an_earlier_run(
     assert all(cost.wall_s == known[cost.name] for cost in again.stages if cost.state == "cached")
 
 
+TOTAL = -1.0
+
+
 @pytest.mark.parametrize(
     ("said", "shown"),
     [
         ([Line(3, "start", "[kernels 2/3] RUN make")], ("RUN make", 0.0, 0.0)),
         ([Line(3, "start", "RUN make")], ("RUN make", 0.0, 0.0)),
-        ([Line(0, "output", "KILN unit 3 12")], ("unit 3 of 12", 3.0, 12.0)),
+        ([Line(0, "output", "KILN unit 3 12")], ("unit 3 of 12", 0.0, TOTAL)),
         ([Line(0, "output", "KILN unit"), Line(0, "output", "KILN ")], ("", 0.0, 0.0)),
         ([Line(0, "status", "KILN unit 1 2")], ("", 0.0, 0.0)),
     ],
@@ -203,17 +207,32 @@ def test_what_any_builder_says_drives_the_view(
         for line in said:
             watcher.line(line)
         stage = view.stages["flashinfer"]
-        assert (stage.detail, stage.done, stage.total) == shown
+        total = sum(module.core_s for module in plan.modules) if shown[2] == TOTAL else 0.0
+        assert (stage.detail, stage.done, stage.total) == (*shown[:2], total)
 
 
-def test_a_finished_module_counts_with_its_cost(settings: Settings, plan: Plan) -> None:
-    module = plan.modules[0]
+def test_a_finished_unit_counts_with_its_share_of_the_module_and_the_pace_is_the_compilers(
+    settings: Settings, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    module = max(plan.modules, key=lambda one: one.units)
+    share, total = module.core_s / module.units, sum(each.core_s for each in plan.modules)
     with View(build.stages(plan), out=io.StringIO()) as view:
         watcher = build._Watcher(view, "flashinfer", plan)
-        watcher.line(Line(9, "output", f"KILN module 1 6 {module.name} 12.5"))
         stage = view.stages["flashinfer"]
-        assert stage.detail == f"module 1 of 6: {module.name}"
-        assert (stage.done, stage.total) == (module.core_s, sum(each.core_s for each in plan.modules))
+        view.start("flashinfer")
+        now[0] += 300  # installing and unpacking, which is no measure of how long compiling takes
+        watcher.line(Line(9, "output", "KILN kernels total=6 units=8"))
+        now[0] += 10
+        for output in (f"/w/cached_ops/{module.name}/a.cuda.o", f"/w/cached_ops/{module.name}/{module.name}.so", "?"):
+            watcher.line(Line(9, "output", f'KILN cost {{"output": "{output}", "core_s": 99}}'))
+        watcher.line(Line(9, "output", "KILN cost half a li"))
+        watcher.line(Line(9, "output", "KILN unit 1 8"))
+        assert (stage.detail, stage.done, stage.total) == ("unit 1 of 8", share, total)
+        assert stage.eta_s() == pytest.approx(10 * (total - share) / share)
+        watcher.line(Line(9, "output", f"KILN module 1 6 {module.name} 12.5"))
+        assert (stage.detail, stage.done) == (f"module 1 of 6: {module.name}", share)
 
 
 def test_a_patch_whose_context_moved_stops_the_build_before_any_stage(
