@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
-from kiln import names, pins, placeholders
+from kiln import family, names, pins, placeholders
 from kiln.errors import Problem
 from kiln.intent import Base, Gpu, Intent, KernelSet, Stack
 from kiln.yamlfile import Document
@@ -19,17 +19,6 @@ CARRIERS = {
     "flashinfer-python": "flashinfer",
     "flashinfer-cubin": "flashinfer",
     "flashinfer-jit-cache": "flashinfer",
-}
-# Distributions whose version starts with CUDA's; on CUDA 12 their names end in -cu12.
-TOOLKIT = {
-    "cuda-toolkit",
-    "nvidia-cuda-cccl",
-    "nvidia-cuda-crt",
-    "nvidia-cuda-nvcc",
-    "nvidia-cuda-nvrtc",
-    "nvidia-cuda-runtime",
-    "nvidia-nvjitlink",
-    "nvidia-nvvm",
 }
 
 
@@ -113,30 +102,32 @@ class _Rules:
             yield self.problem(f"{path}.as_of", f"{stack.as_of!r} is not a date", 'write YYYY-MM-DD: "2026-02-25"')
         cuda = pins.minor_fault(stack.cuda)
         yield from self.fault(f"{path}.cuda", cuda)
-        if cuda is None:
-            yield from self.nvcc(stack, path)
+        if stack.toolkit is not None:
+            yield from self.fault(f"{path}.toolkit", pins.toolkit_fault(stack.toolkit, stack.cuda))
+        if pins.minor_fault(stack.nvcc) is None:
+            yield from self.nvcc(stack, f"{path}.{'toolkit' if stack.toolkit else 'cuda'}", path)
         yield from self.components(stack, path, flavour=cuda is None)
         for where, line in placeholders.requirements(stack):
             yield from self.requirement(stack, f"{path}.{where}", line)
 
-    def nvcc(self, stack: Stack, path: str) -> Iterator[Problem]:
+    def nvcc(self, stack: Stack, key: str, path: str) -> Iterator[Problem]:
         for gpu in self.intent.gpus.values():
             needed = gpu.nvcc_min.of(stack.arch_form)
             if not stack.supports(gpu.name) or pins.minor_fault(needed) is not None:
                 continue
-            if Version(stack.cuda) < Version(needed):
+            if Version(stack.nvcc) < Version(needed):
                 arch = gpu.arch.of(stack.arch_form)
-                message = f"nvcc {stack.cuda} is older than {needed}, which {gpu.name}'s {arch} needs"
+                message = f"nvcc {stack.nvcc} is older than {needed}, which {gpu.name}'s {arch} needs"
                 hint = f"raise it to {needed}, try the other arch_form, or list the stack's GPUs in {path}.gpus"
-                yield self.problem(f"{path}.cuda", message, hint)
+                yield self.problem(key, message, hint)
 
     def components(self, stack: Stack, path: str, *, flavour: bool) -> Iterator[Problem]:
         for name, version in stack.components.items():
             where = f"{path}.components.{name}"
             fault = pins.version_fault(version)
             yield from self.fault(where, fault)
-            if name == "cuda":
-                yield self.problem(where, "is a key of the stack, not a component", f"set {path}.cuda")
+            if name in ("cuda", "toolkit"):
+                yield self.problem(where, "is a key of the stack, not a component", f"set {path}.{name}")
             if name == "torch" and fault is None and flavour:
                 yield from self.fault(where, pins.local_fault(version, stack.cuda))
 
@@ -195,10 +186,10 @@ def _contradiction(requirement: Requirement, stack: Stack) -> pins.Fault:
         if requirement.specifier.contains(version, prereleases=True):
             return None
         return f"'{requirement}' contradicts {component} {version}", f'write "{requirement.name}=={{{component}}}"'
-    plain = requirement.name.removesuffix(f"-cu{stack.cuda.partition('.')[0]}")
+    own = family.cuda_of(requirement.name, stack)
     exact = [spec.version for spec in requirement.specifier if spec.operator == "=="]
-    if plain in TOOLKIT and any(not f"{text}.".startswith(f"{stack.cuda}.") for text in exact):
-        return f"'{requirement}' contradicts CUDA {stack.cuda}", f'write "{requirement.name}=={{cuda}}.*"'
+    if own and any(not own.fits(text) for text in exact):
+        return f"'{requirement}' contradicts {own}", f'write "{requirement.name}=={{{own.key}}}.*"'
     return None
 
 

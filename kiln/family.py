@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from kiln.errors import Problem
 from kiln.intent import Stack
@@ -12,6 +15,35 @@ _CUDA_FAMILY = (
     "cuda-toolkit", "nvidia-cuda-cccl", "nvidia-cuda-crt", "nvidia-cuda-cupti", "nvidia-cuda-nvcc", "nvidia-cuda-nvrtc",
     "nvidia-cuda-runtime", "nvidia-nvjitlink", "nvidia-nvtx", "nvidia-nvvm",
 )  # fmt: skip
+_NAME = re.compile(r"(?P<stem>.+?)(-cu(?P<major>\d+))?")
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """One of the stack's two CUDAs: the key that says it, and its minor."""
+
+    key: Literal["cuda", "toolkit"]
+    minor: str
+
+    def __str__(self) -> str:
+        return f"{'CUDA' if self.key == 'cuda' else 'toolkit'} {self.minor}"
+
+    def fits(self, version: str) -> bool:
+        """Say whether a version of the family is of this minor."""
+        return f"{version}.".startswith(f"{self.minor}.")
+
+
+def cuda_of(name: str, stack: Stack) -> Cuda | None:
+    """Return the CUDA that a package of the family has to have; None for a package of no family.
+
+    Up to CUDA 12 the names end in the major, -cu12; so where the toolkit is of another, a name tells whose it is.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None or match["stem"] not in _CUDA_FAMILY:
+        return None
+    if stack.toolkit and match["major"] != stack.cuda.partition(".")[0]:
+        return Cuda("toolkit", stack.toolkit)
+    return Cuda("cuda", stack.cuda)
 
 
 def problems(stack: Stack, versions: Mapping[str, str]) -> list[Problem]:
@@ -30,20 +62,12 @@ def _flashinfer(stack: Stack, versions: Mapping[str, str]) -> list[Problem]:
 
 
 def _cuda_family(stack: Stack, versions: Mapping[str, str]) -> list[Problem]:
-    family = {one for name in _CUDA_FAMILY for one in (name, f"{name}-cu{stack.cuda.split('.')[0]}")}
-    others = {name: version for name, version in versions.items() if _is_other_major(name, stack)}
-    wrong = {name: versions[name] for name in sorted(family & versions.keys())}
-    wrong = {name: version for name, version in wrong.items() if not f"{version}.".startswith(f"{stack.cuda}.")}
+    found = {name: (version, cuda_of(name, stack)) for name, version in sorted(versions.items())}
     return [
-        Problem("", f"stack {stack.name}: {name} {version} beside CUDA {stack.cuda}", _constrain(name))
-        for name, version in {**wrong, **others}.items()
+        Problem("", f"stack {stack.name}: {name} {version} beside {own}", _constrain(name))
+        for name, (version, own) in found.items()
+        if own and not own.fits(version)
     ]
-
-
-def _is_other_major(name: str, stack: Stack) -> bool:
-    """Say whether a package of the family is named after another CUDA major, such as nvidia-cuda-nvcc-cu12."""
-    stem, _, major = name.rpartition("-cu")
-    return stem in _CUDA_FAMILY and major.isdigit() and major != stack.cuda.split(".")[0]
 
 
 def _torch_flavour(stack: Stack, versions: Mapping[str, str]) -> list[Problem]:

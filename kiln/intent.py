@@ -80,13 +80,15 @@ class Base(Model):
 class Stack(Model):
     """Versions that are built and tested together.
 
-    A loaded stack has its `{component}` and `{cuda}` placeholders filled in; `gpus` is empty for "every GPU".
+    A loaded stack has its `{component}`, `{cuda}` and `{toolkit}` placeholders filled in; `gpus` is empty for "every
+    GPU". `cuda` is what torch and its libraries are for; `toolkit` is set where another CUDA compiles the kernels.
     """
 
     name: Text
     summary: Text
     python: Text
     cuda: Text
+    toolkit: Text | None = None
     arch_form: ArchForm
     kernels: Text
     base: Base
@@ -98,6 +100,11 @@ class Stack(Model):
     no_deps: dict[Text, tuple[Text, ...]] = Field(default_factory=dict)
     constraints: tuple[Text, ...] = ()
     overrides: tuple[Text, ...] = ()
+
+    @property
+    def nvcc(self) -> str:
+        """Return the CUDA that compiles kernels, and whose runtime they link."""
+        return self.toolkit or self.cuda
 
     def requirements(self, image: str) -> tuple[str, ...]:
         """Return the roots that `image` installs with their dependencies."""

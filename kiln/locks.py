@@ -226,7 +226,8 @@ def _python_intent(stack: Stack, chain: Sequence[Image]) -> object:
         for image in chain
     ]
     rules = [stack.constraints, stack.overrides, stack.as_of]
-    return [stack.python, stack.cuda, stack.base.suite, images, rules, sorted(sources_of(stack, chain))]
+    cuda = [stack.cuda, *([stack.toolkit] if stack.toolkit else [])]
+    return [stack.python, *cuda, stack.base.suite, images, rules, sorted(sources_of(stack, chain))]
 
 
 def _sources_intent(stack: Stack, chain: Sequence[Image]) -> object:

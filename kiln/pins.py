@@ -62,6 +62,20 @@ def minor_fault(text: str) -> Fault:
     return f"{text!r} is not MAJOR.MINOR", 'write two numbers, such as "13.0"'
 
 
+def toolkit_fault(text: str, cuda: str) -> Fault:
+    """Accept a compiler's MAJOR.MINOR of a newer major than the CUDA of torch: one major's wheels are one tree."""
+    fault = minor_fault(text)
+    if fault is not None or minor_fault(cuda) is not None:
+        return fault
+    if text == cuda:
+        return f"{text!r} is what cuda says already", "remove it: a stack without it compiles with torch's CUDA"
+    if Version(text) < Version(cuda):
+        return f"{text!r} is older than CUDA {cuda} of torch", "remove it, or name the CUDA of a newer major"
+    if Version(text).major == Version(cuda).major:
+        return f"{text!r} is of the same major as CUDA {cuda} of torch", "remove it: the wheels of both have one name"
+    return None
+
+
 def capability_fault(text: str) -> Fault:
     """Accept a compute capability as NVIDIA's tables write it."""
     if CAPABILITY.fullmatch(text):

@@ -1,4 +1,4 @@
-"""`{component}` and `{cuda}` in a stack's requirements."""
+"""`{component}`, `{cuda}` and `{toolkit}` in a stack's requirements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOLE = re.compile(r"\{([^{}]*)\}")
 
 def values(stack: Stack) -> dict[str, str]:
     """Return what each placeholder of the stack stands for."""
-    return {**stack.components, "cuda": stack.cuda}
+    return {**stack.components, "cuda": stack.cuda, "toolkit": stack.nvcc}
 
 
 def fill(stack: Stack) -> Stack:

@@ -106,6 +106,9 @@ class Plan:
         sources = self.lock.sources if "flashinfer" in names else ()
         return (*debs, *wheels, *sources, *self.lock.tools)
 
+    def _toolkit(self) -> dict[str, str]:
+        return {"toolkit": self.stack.toolkit} if self.stack.toolkit else {}
+
     def labels(self) -> dict[str, str]:
         """OCI labels of the last image."""
         pins = self.pins()
@@ -119,6 +122,7 @@ class Plan:
             "kiln.kernels": self.kernels,
             "kiln.arch": self.arch,
             "kiln.cuda": self.stack.cuda,
+            **{f"kiln.{key}": minor for key, minor in self._toolkit().items()},
             "kiln.patches": " ".join(patch.label for patch in self.patches),
             **self.choice.labels(),
             **{f"kiln.pin.{name}": version for name, version in sorted(pins.items())},
@@ -136,6 +140,7 @@ class Plan:
             "stack": self.stack.name,
             "python": self.stack.python,
             "cuda": self.stack.cuda,
+            **self._toolkit(),
             "kernels": self.kernels,
             "arch": {"flashinfer": self.arch, "torch": self.gpu.arch.torch, "cmake": self.gpu.arch.cmake},
             "epoch": self.epoch,

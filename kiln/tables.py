@@ -31,7 +31,8 @@ def plan(plan: Plan, cached: dict[str, bool]) -> None:
     out.print(f"stack    {plan.stack.name}: {plan.stack.summary}")
     out.print("pins     " + "  ".join(f"{name} {version}" for name, version in plan.pins().items()))
     base = plan.stack.base.suite or plan.stack.base.image
-    out.print(f"cuda     {plan.stack.cuda}   python {plan.stack.python}   base {base}")
+    compiler = f"   nvcc {plan.stack.nvcc}" if plan.stack.toolkit else ""
+    out.print(f"cuda     {plan.stack.cuda}{compiler}   python {plan.stack.python}   base {base}")
     arch = plan.gpu.arch
     out.print(f"arch     FlashInfer {plan.arch}   torch {arch.torch}   CMake {arch.cmake}")
     out.print(f"patches  {', '.join(patch.label for patch in plan.patches) or 'none'}")

@@ -8,7 +8,8 @@ from kiln.facts.reading import Fact
 
 
 class ImageFacts(Fact):
-    """What an image says of itself. `arch` is its GPU target as FlashInfer spells it: "12.0f"."""
+    """What an image says of itself. `arch` is its GPU target as FlashInfer spells it: "12.0f"; `cuda` is the newest
+    CUDA of its programs: that of the kernels, where another than torch's compiled them."""
 
     ref: str
     digest: str | None = None
@@ -36,6 +37,6 @@ def from_labels(
         plan=labels.get("kiln.plan"),
         gpu=labels.get("kiln.gpu"),
         arch=labels.get("kiln.arch"),
-        cuda=labels.get("kiln.cuda"),
+        cuda=labels.get("kiln.toolkit") or labels.get("kiln.cuda"),
         labels=dict(sorted(labels.items())),
     )

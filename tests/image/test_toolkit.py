@@ -18,7 +18,7 @@ def find(host: Host, expression: str) -> list[str]:
 
 def test_there_is_one_nvcc_and_it_is_the_stack_s(host: Host, plan: dict[str, Any]) -> None:
     assert len(find(host, "-name nvcc")) == 1
-    assert f"release {plan['cuda']}," in host.check_output("nvcc --version")
+    assert f"release {plan.get('toolkit', plan['cuda'])}," in host.check_output("nvcc --version")
 
 
 def test_usr_local_cuda_is_the_environment_s_own_tree(host: Host) -> None:

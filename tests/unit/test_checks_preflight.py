@@ -288,6 +288,14 @@ def test_a_driver_of_the_same_cuda_major_runs_the_image_with_a_warning() -> None
     ]
 
 
+def test_a_driver_must_run_the_cuda_of_the_kernels_where_another_than_torch_s_compiled_them() -> None:
+    labels = {"kiln.cuda": "12.8", "kiln.toolkit": "14.0"}
+    found = [one for one in bad(judge(rtx8(), image=image(**labels))) if one.check == "preflight/driver-cuda"]
+    assert [(one.verdict, one.message) for one in found] == [
+        (FAIL, "driver 580.159.04 runs CUDA 13.0, the image has 14.0")
+    ]
+
+
 def test_an_image_for_another_gpu_is_told_before_the_pull() -> None:
     found = bad(judge(rtx8(), image=image(**{"kiln.arch": "9.0a"})))
     assert [one.check for one in found] == ["preflight/image-target"] * 8

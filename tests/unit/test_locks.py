@@ -84,6 +84,7 @@ CHANGES = {
     "the suite": ({"base": STACK.base.model_copy(update={"suite": "trixie"})}, {"apt", "python"}),
     "security": ({"base": STACK.base.model_copy(update={"security": True})}, {"apt"}),
     "the summary": ({"summary": "other"}, set[str]()),
+    "a toolkit": ({"toolkit": "14.0"}, {"python"}),
     "the kernel set": ({"kernels": "full"}, set[str]()),
 }
 

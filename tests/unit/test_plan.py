@@ -297,6 +297,14 @@ def test_a_choice_of_patches_is_another_plan_and_its_tag_and_labels_say_so() -> 
     assert "sglang/0003-no-ue8m0-scales-on-sm120" not in without.labels()["kiln.patches"]
 
 
+@pytest.mark.parametrize("stack", ["ci", "current"])
+def test_a_stack_of_one_cuda_says_nothing_of_a_toolkit(stack: str) -> None:
+    found = committed(stack=stack)
+    assert "toolkit" not in found.describe()
+    assert "kiln.toolkit" not in found.labels()
+    assert "# wheels: CUDA's compiler, headers and libraries, CUDA 13.0." in found.chain[1].dockerfile
+
+
 def test_a_rejected_pair_is_built_only_by_who_knows_its_numbers() -> None:
     with pytest.raises(UserError) as caught:
         story("allreduce-fusion-on-sm120")

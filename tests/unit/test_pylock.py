@@ -16,6 +16,7 @@ pytestmark = pytest.mark.unit
 
 TARGET = Target("3.11", 36)
 STACK = versions.load(ROOT / "versions.yaml").stack("current")
+STORY = STACK.model_copy(update={"name": "story", "cuda": "12.8", "toolkit": "13.0", "components": {"torch": "2.9.1"}})
 
 
 def _package(*names: str) -> Package:
@@ -77,6 +78,30 @@ def test_what_fits_is_no_problem() -> None:
         "nvidia-cutlass-dsl-libs-cu12": "4.8.0", "cuda-bindings": "13.4.4", "nvidia-cublas": "13.1.1.3",
     }  # fmt: skip
     assert family.problems(STACK, fits) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ({"nvidia-cuda-nvcc": "12.8.93"}, "nvidia-cuda-nvcc 12.8.93 beside toolkit 13.0"),
+        ({"nvidia-cuda-runtime": "13.5.6"}, "nvidia-cuda-runtime 13.5.6 beside toolkit 13.0"),
+        ({"cuda-toolkit": "13.1.1"}, "cuda-toolkit 13.1.1 beside toolkit 13.0"),
+        ({"nvidia-cuda-runtime-cu12": "12.9.79"}, "nvidia-cuda-runtime-cu12 12.9.79 beside CUDA 12.8"),
+        ({"nvidia-nvtx-cu11": "11.8.86"}, "nvidia-nvtx-cu11 11.8.86 beside toolkit 13.0"),
+        ({"torch": "2.9.1+cu130"}, "torch 2.9.1+cu130 is not of CUDA 12.8"),
+    ],
+)
+def test_each_cuda_of_a_stack_with_two_has_its_own_packages(found: dict[str, str], message: str) -> None:
+    problems = family.problems(STORY, found)
+    assert [problem.message for problem in problems] == [f"stack story: {message}"]
+
+
+def test_both_cudas_of_a_stack_with_two_fit() -> None:
+    fits = {
+        "nvidia-cuda-nvcc": "13.0.88", "nvidia-cuda-runtime": "13.0.96", "nvidia-cuda-runtime-cu12": "12.8.90",
+        "nvidia-nvjitlink-cu12": "12.8.93", "cuda-toolkit": "13.0.2", "nvidia-cublas": "13.1.0.3", "torch": "2.9.1",
+    }  # fmt: skip
+    assert family.problems(STORY, fits) == []
 
 
 def test_torch_for_cpu_is_allowed_where_the_stack_asks_for_it() -> None:

@@ -169,7 +169,7 @@ def test_good_variants_are_accepted(tmp_path: Path, old: str, new: str) -> None:
                 'write "cuda-toolkit=={cuda}.*"'),
         refused("unknown placeholder", "torch=={torch}", "torch=={troch}",
                 "31: stacks.now.python_packages.top[0]: there is no placeholder {troch}",
-                "did you mean 'torch'? known: cuda, flashinfer, torch"),
+                "did you mean 'torch'? known: cuda, flashinfer, toolkit, torch"),
         refused("no requirement", "torch=={torch}", "torch ~ 2",
                 "31: stacks.now.python_packages.top[0]: 'torch ~ 2' is not a requirement",
                 "Expected semicolon (after name with no version specifier) or end"),
@@ -236,7 +236,7 @@ def test_good_variants_are_accepted(tmp_path: Path, old: str, new: str) -> None:
                 "add `python:` to this block\n"
                 "versions.yaml:20: stacks.now: unknown key 'pythn'\n"
                 "  hint: did you mean 'python'? known: arch_form, as_of, base, components, constraints, cuda, gpus, "
-                "kernels, launcher, no_deps, overrides, python, python_packages, summary"),
+                "kernels, launcher, no_deps, overrides, python, python_packages, summary, toolkit"),
         refused("unknown key at the top", "tools:", "tool:",
                 "1: the key 'tools' is missing",
                 "add `tools:` to this block\nversions.yaml:36: unknown key 'tool'\n"
@@ -286,12 +286,87 @@ def test_good_variants_are_accepted(tmp_path: Path, old: str, new: str) -> None:
                 "10: gpus.sm91: is compute capability 9.0", "call it sm90"),
         refused("cuda as a component", TORCH, f'{TORCH}\n      cuda: "13.0.1"',
                 "27: stacks.now.components.cuda: is a key of the stack, not a component", "set stacks.now.cuda"),
+        refused("toolkit as a component", TORCH, f'{TORCH}\n      toolkit: "13.0.1"',
+                "27: stacks.now.components.toolkit: is a key of the stack, not a component",
+                "set stacks.now.toolkit"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_with_its_line_and_the_next_step(
     tmp_path: Path, old: str, new: str, expected: str
 ) -> None:
     assert "\n".join(problems_of(tmp_path, replaced((old, new)))) == expected
+
+
+TWO_CUDAS = (
+    ('cuda: "13.0"', 'cuda: "12.8"\n    toolkit: "13.0"'),
+    ("nvidia-cuda-nvcc=={cuda}.*", "nvidia-cuda-nvcc=={toolkit}.*"),
+    ("cuda-toolkit=={cuda}.*", "nvidia-cuda-runtime-cu12=={cuda}.*"),
+)
+NO_NVCC = ("nvidia-cuda-nvcc=={toolkit}.*", "numpy")
+TOOLKIT = 'toolkit: "13.0"'
+
+
+def two_cudas(*pairs: tuple[str, str]) -> str:
+    text = replaced(*TWO_CUDAS)
+    for old, new in pairs:
+        assert text.count(old) == 1, f"{old!r} must be in the text once"
+        text = text.replace(old, new)
+    return text
+
+
+def test_a_stack_may_compile_with_another_cuda_than_torch_s(tmp_path: Path) -> None:
+    stack = load(tmp_path, two_cudas()).stack("now")
+    assert (stack.cuda, stack.toolkit, stack.nvcc) == ("12.8", "13.0", "13.0")
+    assert stack.requirements("low") == ("nvidia-cuda-nvcc==13.0.*",)
+    assert stack.constraints == ("nvidia-cuda-runtime-cu12==12.8.*",)
+
+
+def test_without_a_toolkit_its_placeholder_is_the_stack_s_cuda(tmp_path: Path) -> None:
+    stack = load(tmp_path, replaced(("nvidia-cuda-nvcc=={cuda}.*", "nvidia-cuda-nvcc=={toolkit}.*"))).stack("now")
+    assert (stack.toolkit, stack.nvcc) == (None, "13.0")
+    assert stack.requirements("low") == ("nvidia-cuda-nvcc==13.0.*",)
+
+
+def test_torch_s_tag_is_that_of_its_own_cuda_not_of_the_toolkit(tmp_path: Path) -> None:
+    load(tmp_path, two_cudas((TORCH, 'torch: "2.14.1+cu128"')))
+    (problem,) = problems_of(tmp_path, two_cudas((TORCH, 'torch: "2.14.1+cu130"')))
+    assert "'2.14.1+cu130' is built for cu130, the stack for CUDA 12.8" in problem
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message", "hint"),
+    [
+        ([NO_NVCC, (TOOLKIT, 'toolkit: "13"')],
+         "22: stacks.now.toolkit: '13' is not MAJOR.MINOR", 'write two numbers, such as "13.0"'),
+        ([NO_NVCC, (TOOLKIT, 'toolkit: "12.8"'), ('family: "12.9"', 'family: "12.8"')],
+         "22: stacks.now.toolkit: '12.8' is what cuda says already",
+         "remove it: a stack without it compiles with torch's CUDA"),
+        ([NO_NVCC, (TOOLKIT, 'toolkit: "11.8"'), ('family: "12.9"', 'family: "11.8"'),
+          ('family: "12.0", exact', 'family: "11.8", exact')],
+         "22: stacks.now.toolkit: '11.8' is older than CUDA 12.8 of torch",
+         "remove it, or name the CUDA of a newer major"),
+        ([NO_NVCC, (TOOLKIT, 'toolkit: "12.9"')],
+         "22: stacks.now.toolkit: '12.9' is of the same major as CUDA 12.8 of torch",
+         "remove it: the wheels of both have one name"),
+        ([('family: "12.9"', 'family: "13.1"')],
+         "22: stacks.now.toolkit: nvcc 13.0 is older than 13.1, which sm120's 12.0f needs",
+         "raise it to 13.1, try the other arch_form, or list the stack's GPUs in stacks.now.gpus"),
+        ([("nvidia-cuda-nvcc=={toolkit}.*", "nvidia-cuda-nvcc=={cuda}.*")],
+         "31: stacks.now.python_packages.low[0]: 'nvidia-cuda-nvcc==12.8.*' contradicts toolkit 13.0",
+         'write "nvidia-cuda-nvcc=={toolkit}.*"'),
+        ([("nvidia-cuda-nvcc=={toolkit}.*", "cuda-toolkit[cublas]==13.1.*")],
+         "31: stacks.now.python_packages.low[0]: 'cuda-toolkit[cublas]==13.1.*' contradicts toolkit 13.0",
+         'write "cuda-toolkit=={toolkit}.*"'),
+        ([("nvidia-cuda-runtime-cu12=={cuda}.*", "nvidia-cuda-runtime-cu12=={toolkit}.*")],
+         "33: stacks.now.constraints[0]: 'nvidia-cuda-runtime-cu12==13.0.*' contradicts CUDA 12.8",
+         'write "nvidia-cuda-runtime-cu12=={cuda}.*"'),
+    ],
+    ids=["malformed", "redundant", "older", "same major", "too old for the arch", "nvcc", "metapackage", "cu12"],
+)  # fmt: skip
+def test_a_toolkit_that_does_not_fit_is_refused(
+    tmp_path: Path, pairs: list[tuple[str, str]], message: str, hint: str
+) -> None:
+    assert problems_of(tmp_path, two_cudas(*pairs)) == [f"versions.yaml:{message}\n  hint: {hint}"]
 
 
 def test_a_longer_circle_of_kernel_sets_is_shown_whole(tmp_path: Path) -> None:
