@@ -297,6 +297,13 @@ def test_a_choice_of_patches_is_another_plan_and_its_tag_and_labels_say_so() -> 
     assert "sglang/0003-no-ue8m0-scales-on-sm120" not in without.labels()["kiln.patches"]
 
 
+def test_the_cuda_of_the_compiler_is_told_where_it_is_another_than_torch_s() -> None:
+    found = story()
+    assert [found.describe()[key] for key in ("cuda", "toolkit")] == ["12.8", "13.0"]
+    assert [found.labels()[key] for key in ("kiln.cuda", "kiln.toolkit")] == ["12.8", "13.0"]
+    assert "CUDA 13.0 for the kernels, those of CUDA 12.8 for torch" in found.chain[1].dockerfile
+
+
 @pytest.mark.parametrize("stack", ["ci", "current"])
 def test_a_stack_of_one_cuda_says_nothing_of_a_toolkit(stack: str) -> None:
     found = committed(stack=stack)

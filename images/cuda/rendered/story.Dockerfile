@@ -11,7 +11,7 @@ ENV VIRTUAL_ENV=/opt/kiln \
 # venv: the one Python environment that all later images install into.
 RUN python3 -m venv --without-pip /opt/kiln
 
-# wheels: CUDA's compiler, headers and libraries, CUDA 12.8.
+# wheels: compiler, headers and libraries of CUDA 13.0 for the kernels, those of CUDA 12.8 for torch.
 RUN --mount=type=bind,source=wheels,target=/run/kiln/wheels \
     --mount=type=bind,source=tools,target=/run/kiln/tools \
     --mount=type=bind,source=requirements.txt,target=/run/kiln/requirements.txt \
