@@ -261,3 +261,19 @@ def test_pip_check_s_allow_list_is_the_image_tests_own() -> None:
     line = "The package `sglang` requires `torch==2.9`, but it's not installed"
     _, patterns = python.allowed_lines(ROOT, "ci")
     assert any(pattern.search(line) for pattern in patterns)
+
+
+@pytest.mark.parametrize(("stack", "explained"), [("story", True), ("current", False), ("ci", False)])
+def test_a_toolkit_beside_torch_s_cuda_is_explained_for_the_story_alone(stack: str, explained: bool) -> None:
+    pair = [*distribution("nvidia-cuda-nvcc", "13.0.88"), *distribution("x-cu12", "1"), *distribution("y-cu12", "1")]
+    (finding,) = rules.load(ROOT).judge(python.check(target(pair)), "sm120", stack)
+    assert (finding.message, bool(finding.reason)) == ("is for CUDA 13, the others for 12", explained)
+
+
+@pytest.mark.parametrize(
+    ("version", "allowed"), [("5.2.0", True), ("5.3.0", False), ("4.57.1", False)], ids=lambda value: str(value)
+)
+def test_the_story_s_other_transformers_is_explained_and_no_third_one(version: str, allowed: bool) -> None:
+    line = f"The package `sglang` requires `transformers==4.57.1`, but `{version}` is installed"
+    _, patterns = python.allowed_lines(ROOT, "story")
+    assert any(pattern.search(line) for pattern in patterns) is allowed
