@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from . import health
+from . import background, health
 
 # A compiler of less than that may be missed; the shortest unit of FlashInfer takes seconds.
 EVERY_S = 0.5
@@ -40,17 +39,6 @@ class Seen:
 @contextmanager
 def watching(port: int | None) -> Iterator[Seen]:
     """Watch until the block ends."""
-    seen, over = Seen(), threading.Event()
-
-    def watch() -> None:
-        while not over.is_set():
-            seen.look(port)
-            over.wait(EVERY_S)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
+    seen = Seen()
+    with background.repeating(lambda: seen.look(port), EVERY_S, wait_s=10):
         yield seen
-    finally:
-        over.set()
-        thread.join(10)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from . import nvml
+from . import background, nvml
 
 
 def value(lib: Any, read: Callable[[], Any]) -> Any:
@@ -51,27 +50,15 @@ def handles(lib: Any, gpus: list[dict[str, Any]]) -> dict[int, Any]:
 def sampling(
     lib: Any, gpus: list[dict[str, Any]], every_s: float, seen: Callable[[dict[str, Any]], None]
 ) -> Iterator[list[dict[str, Any]]]:
-    """Sample all GPUs in the background; the list grows until the block ends. `seen` gets each sample too.
-
-    A call into a driver that hangs must not hold up the end, so the thread is not waited for longer than two seconds.
-    """
+    """Sample all GPUs in the background; the list grows until the block ends. `seen` gets each sample too."""
     samples: list[dict[str, Any]] = []
-    over = threading.Event()
-    found = handles(lib, gpus)
+    found, began = handles(lib, gpus), time.monotonic()
 
     def take() -> None:
-        began = time.monotonic()
-        while not over.is_set():
-            for gpu, handle in found.items():
-                sample = {"time_s": round(time.monotonic() - began, 2), "gpu": gpu, **look(lib, handle)}
-                samples.append(sample)
-                seen(sample)
-            over.wait(every_s)
+        for gpu, handle in found.items():
+            sample = {"time_s": round(time.monotonic() - began, 2), "gpu": gpu, **look(lib, handle)}
+            samples.append(sample)
+            seen(sample)
 
-    thread = threading.Thread(target=take, daemon=True)
-    thread.start()
-    try:
+    with background.repeating(take, every_s, wait_s=2):
         yield samples
-    finally:
-        over.set()
-        thread.join(2)
