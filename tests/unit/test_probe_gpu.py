@@ -25,6 +25,7 @@ pytestmark = pytest.mark.unit
 
 TORCH = os.environ.get("KILN_TORCH_PYTHON", "")
 needs_torch = pytest.mark.skipif(not TORCH, reason="NOT_RUN: KILN_TORCH_PYTHON names no Python with torch")
+without_gpu = pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
 PROBES: dict[str, type[Fact]] = {
     "bandwidth": BandwidthFacts, "peers": PeersFacts, "ipc": IpcFacts, "allreduce": AllreduceFacts,
     "heat": HeatFacts, "numerics": NumericsFacts, "container": ContainerFacts,
@@ -42,7 +43,7 @@ def probe(name: str, *argv: str, python: str = sys.executable, **env: str) -> st
     return done.stdout
 
 
-@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
+@without_gpu
 @pytest.mark.parametrize("name", sorted(PROBES))
 def test_without_a_gpu_a_probe_measures_nothing_and_says_why(name: str) -> None:
     found: Any = reading.read(probe(name), PROBES[name])
@@ -162,6 +163,7 @@ def test_a_group_of_real_ranks_is_judged_by_what_each_did(
 
 
 @needs_torch
+@without_gpu
 def test_a_torch_without_cuda_measures_nothing() -> None:
     found = json.loads(probe("container", python=TORCH))["facts"]
     assert found["torch"]["gpus"] == []
