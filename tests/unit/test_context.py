@@ -129,7 +129,10 @@ def test_a_program_comes_out_of_its_wheel_executable_and_without_a_date(
     assert (program.name, program.read_bytes()) == ("uv", b"the uv")
     assert os.access(program, os.X_OK)
     assert program.stat().st_mtime == 0
+    before = program.stat().st_ino
     assert context.tool(tools, "uv", store, tmp_path / "tools") == program
+    assert program.stat().st_ino != before  # a process that runs it keeps its own: a busy file cannot be written
+    assert [path.name for path in program.parent.iterdir()] == [program.name]
 
 
 def test_a_tool_that_is_not_there_is_told(tools: tuple[Artifact, ...], store: Store, tmp_path: Path) -> None:
