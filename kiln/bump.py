@@ -15,7 +15,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from kiln import fetch, names, patches, patchlocks, patchqueue, resolve, versions, yamlfile
+from kiln import fetch, names, patches, patchlocks, patchqueue, resolve, versions, whole, yamlfile
 from kiln.errors import CheckFailed, Problem, Problems, UserError, raise_all
 from kiln.gitapply import Outcome
 from kiln.intent import Stack
@@ -168,4 +168,4 @@ def _take(made: Path, root: Path, stack: str) -> None:
     for file in [*sorted((made / "locks" / stack).glob("*.toml")), made / FILE]:
         target = root / file.relative_to(made)
         if not target.exists() or target.read_bytes() != file.read_bytes():
-            resolve.write_whole(target, file.read_text(encoding="utf-8"))
+            whole.write(target, file.read_bytes())

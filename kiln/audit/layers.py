@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from kiln import oci
-from kiln.audit.reader import Reader, write_whole
+from kiln import oci, whole
+from kiln.audit.reader import Reader
 from kiln.audit.records import Record, Target, pack, unpack
 from kiln.compression import open_layer
 from kiln.tarread import HARDLINK, REGULAR, SYMLINK, Member, Source, members
@@ -122,4 +122,4 @@ def _save(path: Path, layer: Layer) -> None:
 
     records = [pack(record) for record in layer.records.values()]
     data = json.dumps({"records": records, "hidden": layer.hidden, "opaque": layer.opaque})
-    write_whole(path, zstandard.ZstdCompressor().compress(data.encode()))
+    whole.write(path, zstandard.ZstdCompressor().compress(data.encode()))

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from kiln import whole
 from kiln.audit import facts as facts_module
 from kiln.audit.elf import Buffer
 from kiln.audit.facts import FACTS_VERSION, Facts
@@ -71,7 +72,7 @@ class Reader:
         if cached.exists():
             return unpack_facts(json.loads(cached.read_bytes()))
         found = facts_module.of(data, name, self.gpu, lambda target: self._extract(data, target))
-        write_whole(cached, json.dumps(asdict(found)).encode())
+        whole.write(cached, json.dumps(asdict(found)).encode())
         return found
 
     @contextmanager
@@ -105,11 +106,3 @@ def _chunks(stream: BinaryIO, size: int) -> Iterator[bytes]:
     while size > 0 and (chunk := stream.read(min(size, _CHUNK))):
         size -= len(chunk)
         yield chunk
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file of the cache in one step: several processes may share it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
-        file.write(data)
-    Path(file.name).replace(path)
