@@ -35,12 +35,17 @@ class Finding:
 
 
 class Allowed(BaseModel):
-    """One entry: globs over a finding's file and subject; no `gpus` or `stacks` means all."""
+    """One entry: globs over a finding's file and subject; no `gpus` or `stacks` means all.
+
+    `names` is a glob that everything a finding lists has to match: kernels mangled, as they lie in the file. An entry
+    for the kernels of one template argument then says nothing about the template's others.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     file: Annotated[str, Field(min_length=1)]
     subject: str = "*"
+    names: str = "*"
     gpus: tuple[str, ...] = ()
     stacks: tuple[str, ...] = ()
     reason: str
@@ -56,7 +61,7 @@ class Allowed(BaseModel):
         """Say whether the entry is about this finding. A target of no stack is every stack's."""
         fits = (not self.gpus or gpu in self.gpus) and (not self.stacks or not stack or stack in self.stacks)
         named = fnmatch.fnmatchcase(finding.file, self.file) and fnmatch.fnmatchcase(finding.subject, self.subject)
-        return fits and named
+        return fits and named and all(fnmatch.fnmatchcase(name, self.names) for name in finding.names)
 
 
 class Rules(BaseModel):

@@ -11,6 +11,8 @@ from kiln.audit.rules import Finding
 
 DRIVER = "libcuda.so.1"
 _NCCL = "libnccl.so"
+# Begins like the driver's names, and is a library of its own.
+_CUFILE, _CUFILE_LIBRARY = "cuFile", "libcufile.so"
 # What a GPU node's driver brings, and the container toolkit mounts.
 FROM_THE_DRIVER = (
     DRIVER, "libcudadebugger.so.1", "libnvcuvid.so.1", "libnvidia-encode.so.1", "libnvidia-ml.so.1",
@@ -42,6 +44,8 @@ def _exports(target: Target) -> dict[str, set[str]]:
 def _undefined(record: Record, facts: Facts, exports: dict[str, set[str]]) -> Iterator[Finding]:
     provided = {name for library in facts.needed for name in exports.get(library, ())}
     left = [name for name in facts.undefined if name not in provided]
+    if any(name.startswith(_CUFILE_LIBRARY) for name in facts.needed):
+        left = [name for name in left if not name.startswith(_CUFILE)]
     driver = tuple(name for name in left if name.startswith("cu"))
     nccl = tuple(name for name in left if name.startswith("nccl"))
     if driver and DRIVER not in facts.needed:

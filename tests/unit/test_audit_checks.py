@@ -145,6 +145,11 @@ def test_in_a_wheel_what_others_bring_is_not_missing_but_an_absolute_path_is_odd
     assert messages(found) == ["RUNPATH: '/usr/lib' is a path of the machine that built it"]
 
 
+def test_in_a_wheel_cufile_s_functions_are_not_the_driver_s() -> None:
+    calls = {"undefined": ("cuFileRead",), "needed": ("libcufile.so.0",)}
+    assert messages(symbols.check(target([binary("torch/lib/x.so", **calls)], whole=False))) == []
+
+
 def test_a_good_environment_passes() -> None:
     records = [
         *distribution("torch", "2.14.1", {"torch/a.py": b"a"}, "numpy>=2", "w; os_name == 'nt'", "x; extra == 'e'"),
@@ -239,6 +244,13 @@ def test_an_entry_allows_what_it_names_and_nothing_else() -> None:
     assert [one.reason for one in judge([finding], "sm120", "")] == [entry.reason]
     assert [one.reason for one in judge([finding], "sm90", "")] == [""]
     assert [one.reason for one in judge([Finding("arch", "torch/lib/a.so", "cub::Empty", "")], "sm120", "")] == [""]
+
+
+@pytest.mark.parametrize(("names", "allowed"), [(("_Z1kILi8E",), True), (("_Z1kILi8E", "_Z1kILi4E"), False)])
+def test_an_entry_for_some_kernels_of_a_template_does_not_hide_its_others(names: tuple[str, ...], allowed: bool) -> None:
+    entry = Allowed(file="*", names="*kILi8E*", reason="empty by design on this GPU")
+    [judged] = Rules(hollow=(entry,)).judge([Finding("hollow", "a.so", "k", "empty", names)], "sm120", "")
+    assert bool(judged.reason) is allowed
 
 
 @pytest.mark.parametrize(
