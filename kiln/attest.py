@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from kiln import cosign, provenance, referrers, result, sbom, signing, statement
+from kiln import cosign, provenance, referrers, result, sbom, signing, statement, whole
 from kiln.attached import BILL, PROVENANCE
 from kiln.distribution import Repository, parse
 from kiln.errors import UserError
@@ -29,10 +29,7 @@ def record(settings: Settings, plan: Plan, built: Result, engine: str, started: 
     # An engine's address may name a host.
     seen = provenance.observe(settings.root, engine.partition(" at ")[0], started, finished)
     made = provenance.make(settings, plan, built, seen)
-    file = _kept(settings, plan)
-    temporary = file.with_suffix(".tmp")
-    temporary.write_bytes(made)
-    temporary.replace(file)
+    whole.write(_kept(settings, plan), made)
     return made
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kiln import whole
 from kiln.errors import CheckFailed, UserError
 from kiln.measured import COMPARED, Key, change_percent, direction, values, worse_percent
 from kiln.receipt import Receipt
@@ -77,12 +78,8 @@ def record(settings: Settings, receipt: Receipt, *, dry: bool = False) -> Path:
         power_limit=receipt.node.power_limit, receipt=receipt.id, started=receipt.started, numbers=tuple(numbers),
     )  # fmt: skip
     file = file_of(settings, receipt)
-    if dry:
-        return file
-    file.parent.mkdir(parents=True, exist_ok=True)
-    half = file.with_suffix(".tmp")
-    half.write_text(_text(found), encoding="utf-8")
-    half.replace(file)
+    if not dry:
+        whole.write(file, _text(found).encode())
     return file
 
 

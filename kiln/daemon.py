@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from kiln import whole
 from kiln.errors import KilnError
 
 
@@ -28,10 +29,7 @@ def remember(state: Path, pid: int, address: str) -> Daemon:
     if started is None:
         raise ProcessLookupError(pid)
     daemon = Daemon(pid, started, address)
-    state.parent.mkdir(parents=True, exist_ok=True)
-    half = state.with_suffix(".tmp")
-    half.write_text(json.dumps(asdict(daemon)))
-    half.replace(state)
+    whole.write(state, json.dumps(asdict(daemon)).encode())
     return daemon
 
 

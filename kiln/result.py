@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kiln import whole
 from kiln.settings import Settings
 
 
@@ -102,8 +103,4 @@ def load(settings: Settings, plan_id: str) -> Result | None:
 
 def save(settings: Settings, result: Result) -> None:
     """Write the result file in one step."""
-    file = path(settings, result.plan)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps(asdict(result), indent=1) + "\n")
-    temporary.replace(file)
+    whole.write(path(settings, result.plan), (json.dumps(asdict(result), indent=1) + "\n").encode())

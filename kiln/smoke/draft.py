@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kiln import checks
+from kiln import checks, whole
 from kiln.facts import Facts
 from kiln.receipt import ImageTested, NodeTested, Phase, Receipt, outcomes
 from kiln.scrub import hash_name
@@ -113,6 +113,5 @@ class Draft:
 
     def write(self) -> Path:
         """Write the receipt as far as it has come, in one step."""
-        half = self.job.draft.with_suffix(".tmp")
-        half.write_text(self.receipt().model_dump_json(by_alias=True))
-        return half.replace(self.job.draft)
+        whole.write(self.job.draft, self.receipt().model_dump_json(by_alias=True).encode())
+        return self.job.draft
