@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from kiln.audit import alike
 from kiln.audit.report import Report
 from kiln.kernels import estimate
 from kiln.plan import Plan
@@ -114,8 +115,9 @@ def audit(report: Report) -> None:
     for check, (fails, allowed) in report.counts().items():
         checks.add_row(check, str(fails), str(allowed))
     out.print(checks)
-    for finding in report.failed:
-        line = f"✗ {finding.check:<9} {finding.file}: {finding.subject}: {finding.message}"
+    for kind in alike.findings(report.failed):
+        one = kind.first
+        line = f"✗ {one.check:<9} {alike.label(kind.files)}: {one.subject}: {one.message}"
         out.print(line, markup=False, soft_wrap=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kiln.audit import alike
 from kiln.audit.demangle import demangle
 from kiln.audit.report import Report
 from kiln.audit.rules import CHECKS
@@ -21,4 +22,5 @@ def page(root: Path, report: Report) -> str:
     """Return the page."""
     best = sorted({target for counts in report.distributions().values() for target in counts})
     values = {"report": report, "checks": CHECKS, "titles": _TITLES, "best": best, "limit": NAMES_SHOWN}
-    return render(root, TEMPLATE, values, {"readable": demangle})
+    values["rows_alike"] = alike.rows(report.rows)
+    return render(root, TEMPLATE, values, {"readable": demangle, "alike": alike.findings, "label": alike.label})

@@ -247,7 +247,9 @@ def test_an_entry_allows_what_it_names_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(("names", "allowed"), [(("_Z1kILi8E",), True), (("_Z1kILi8E", "_Z1kILi4E"), False)])
-def test_an_entry_for_some_kernels_of_a_template_does_not_hide_its_others(names: tuple[str, ...], allowed: bool) -> None:
+def test_an_entry_for_some_kernels_of_a_template_does_not_hide_its_others(
+    names: tuple[str, ...], allowed: bool
+) -> None:
     entry = Allowed(file="*", names="*kILi8E*", reason="empty by design on this GPU")
     [judged] = Rules(hollow=(entry,)).judge([Finding("hollow", "a.so", "k", "empty", names)], "sm120", "")
     assert bool(judged.reason) is allowed
