@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import pathlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +170,32 @@ def test_the_rejected_pair_opens_sglang_s_gate() -> None:
 def test_the_rejected_pair_opens_flashinfer_s_gate() -> None:
     with patched.pair("flashinfer/0004-allreduce-fusion-on-sm120") as trees:
         assert [majors(tree) for tree in (trees.before, trees.after)] == [[9, 10], [9, 10, 12]]
+
+
+@pytest.mark.parametrize(
+    ("version", "cubins", "before", "after"),
+    [
+        ("0.6.3", "0.6.3", True, True),
+        ("0.6.3+kiln.0123abcd", "0.6.3", False, True),
+        ("0.6.3+kiln.0123abcd", "0.6.2", False, False),
+        ("0.6.2", "0.6.3", False, False),
+    ],
+)
+def test_a_wheel_of_ours_takes_the_cubins_of_its_release(version: str, cubins: str, before: bool, after: bool) -> None:
+    with patched.pair("cubins-of-the-same-release") as trees:
+        assert [imports_with_cubins(tree, version, cubins) for tree in (trees.before, trees.after)] == [before, after]
+
+
+def imports_with_cubins(tree: Path, version: str, cubins: str) -> bool:
+    """Say whether FlashInfer of a version gets over its check of flashinfer-cubin's."""
+    folder = patched.function(
+        tree / "flashinfer/jit/env.py", "_get_cubin_dir",
+        has_flashinfer_cubin=lambda: True, flashinfer_version=version, pathlib=pathlib,
+        os=thing(getenv=lambda name: None),
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "flashinfer_cubin", thing(__version__=cubins, get_cubin_dir=lambda: "/cubins"))
+        try:
+            return bool(folder() == Path("/cubins"))
+        except RuntimeError:
+            return False
