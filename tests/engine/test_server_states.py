@@ -33,6 +33,9 @@ WORDS = (
     "--max-total-tokens", "8192", "--host", "127.0.0.1",
 )  # fmt: skip
 TWO_RANKS = ("--tp-size", "2")
+MODEL_INFO = "import urllib.request as u; print(u.urlopen('http' + '://127.0.0.1:30000/model_info').status)"
+# `sglang serve` of 0.5.9 imports its part for image models first, which needs packages of an extra.
+LAUNCHERS = {"current": "sglang serve", "story": "python -m sglang.launch_server"}
 BOOT_S = 480
 STOP, CONT, KILL, TERM = "STOP", "CONT", "KILL", "TERM"
 DECEIVER = """
@@ -139,17 +142,22 @@ class Box:
 
 
 @pytest.fixture(scope="module", params=["current", "story"])
-def image(request: pytest.FixtureRequest) -> str:
+def stack(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def image(request: pytest.FixtureRequest, stack: str) -> str:
     """The image of a stack in the engine."""
     given = str(request.config.getoption("--kiln-image"))
-    plan = inventory.plan_for(from_env(), gpu="", stack=request.param, kernel_set="", image="")
-    ref = given if given and request.param == "current" else plan.chain[-1].ref
+    plan = inventory.plan_for(from_env(), gpu="", stack=stack, kernel_set="", image="")
+    ref = given if given and stack == "current" else plan.chain[-1].ref
     try:
         found = docker("image", "inspect", ref, check=False)
     except OSError:
         pytest.skip("NOT_RUN: there is no docker client")
     if found.returncode != 0:
-        pytest.skip(f"NOT_RUN: the engine has no {ref}, the image of stack {request.param}")
+        pytest.skip(f"NOT_RUN: the engine has no {ref}, the image of stack {stack}")
     return ref
 
 
@@ -225,8 +233,7 @@ class TestOneServer:
             server.until(STUCK, 120, within=(WARMING,))
             assert server.last["reason"].startswith(f"stopped by a signal: {role}:{server.pid(role)}")
             if role != "server":
-                text = "import urllib.request as u; print(u.urlopen('http' + '://127.0.0.1:30000/model_info').status)"
-                assert server.call("python", "-c", text).stdout == "200\n"  # which is why it is not asked
+                assert server.call("python", "-c", MODEL_INFO).stdout == "200\n"  # which is why it is not asked
         finally:
             server.signal(role, CONT)
         server.until(READY, 60)
@@ -308,8 +315,8 @@ def test_a_killed_rank_of_two_is_dead_at_the_next_look(room: Box) -> None:
     assert room.look() == DEAD
 
 
-def test_a_killed_launcher_is_dead(room: Box) -> None:
-    room.serve("--api-key", "secret", launcher="sglang serve")
+def test_a_killed_launcher_is_dead(room: Box, stack: str) -> None:
+    room.serve("--api-key", "secret", launcher=LAUNCHERS[stack])
     assert room.follow()[-1] == READY
     assert room.look() == READY
     room.signal("server", KILL)
@@ -337,11 +344,13 @@ def test_a_scheduler_stopped_before_there_is_a_port_is_stuck_and_sigterm_ends_in
 
 def test_a_port_that_something_else_answers_on_is_never_ready(room: Box) -> None:
     docker("exec", "--detach", room.name, "python", "-c", DECEIVER)
+    before = len(room.looks)
     try:
         room.serve()
         assert room.follow()[-1] == DEAD
-        assert READY not in [one["state"] for one in room.looks[-200:] if one["port"] == FOREIGN]
-        assert {one["health"] for one in room.looks[-20:]} == {None}
+        assert FOREIGN in [one["port"] for one in room.looks[before:]]
+        assert READY not in [one["state"] for one in room.looks[before:]]
+        assert {one["health"] for one in room.looks[before:]} == {None}
         assert "address already in use" in room.log()
         room.until(DEAD, 60, within=(STARTING,))  # a launcher without workers, as at its start, for seconds
     finally:
@@ -358,6 +367,18 @@ def test_a_server_that_cannot_start_is_dead(room: Box, words: Sequence[str], mod
     assert said in room.log()
 
 
+def after_the_crash(box: Box, seconds: float = 60) -> str:
+    """Wait for the container to end: with what status, or what a server that stays answers (0.5.9 never notices)."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        status, code = docker("inspect", "--format={{.State.Status}} {{.State.ExitCode}}", box.name).stdout.split()
+        if status == "exited":
+            return f"exited {code}"
+        time.sleep(1)
+    assert box.look() == DEAD
+    return f"model_info {box.call('python', '-c', MODEL_INFO).stdout.strip()}"
+
+
 def test_as_the_first_process_a_crashed_server_is_dead_whatever_the_exit_status(image: str, probe: Path) -> None:
     name = f"kiln-states-{uuid.uuid4().hex[:8]}"
     cuda = "mkdir -p /tmp/cuda && gcc -shared -fPIC -Wl,-soname,libcuda.so.1 -o /tmp/cuda/libcuda.so.1 /kit/libcuda.c"
@@ -370,7 +391,8 @@ def test_as_the_first_process_a_crashed_server_is_dead_whatever_the_exit_status(
         box.signal("scheduler", KILL)
         assert box.look() == DEAD
         assert "died: " in box.last["reason"]
-        assert docker("wait", name).stdout.strip() in ("0", "137")  # which of them says nothing
+        assert after_the_crash(box) in ("exited 0", "exited 137", "model_info 200")  # none of which says anything
+        assert box.last["state"] == DEAD
     finally:
         docker("rm", "--force", name)
 
