@@ -33,8 +33,8 @@ def findings(found: Iterable[Finding]) -> list[Findings]:
 
 
 def rows(found: Iterable[Row]) -> list[tuple[Row, tuple[str, ...]]]:
-    """Put binaries for the same targets together, their parts and kernels added, each with its files."""
-    kinds = _by_kind((row, (_top(row.file), row.targets)) for row in found)
+    """Put binaries of which the GPU takes nothing together by their targets, with their files; others stay alone."""
+    kinds = _by_kind((row, row.file if row.runs else (_top(row.file), row.targets)) for row in found)
     return [(_sum(alike), tuple(row.file for row in alike)) for alike in kinds]
 
 

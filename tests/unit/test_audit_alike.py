@@ -40,11 +40,12 @@ def test_another_folder_subject_reason_or_name_is_another_kind(other: Finding) -
     assert [len(one.files) for one in alike.findings([*NO_CODE, other])] == [300, 1]
 
 
-def test_binaries_for_the_same_targets_are_counted_together() -> None:
-    odd = Row("cubins/v1/odd.cubin", ("sm_120a",), ("sm_120a",), 3, 2, 5)
-    found = alike.rows([*ROWS, odd])
+def test_binaries_for_other_gpus_are_counted_together_and_those_for_ours_stay_apart() -> None:
+    ours = [Row(f"cubins/v1/{name}.cubin", ("sm_120a",), ("sm_120a",), 3, 2, 5) for name in "ab"]
+    found = alike.rows([*ROWS, *ours])
     assert [(row.parts, row.covered, row.kernels, len(files)) for row, files in found] == [
         (300, 0, 600, 300),
+        (3, 2, 5, 1),
         (3, 2, 5, 1),
     ]
 
