@@ -6,16 +6,22 @@ from functools import partial
 from typing import Any
 
 from . import nvfp4
+from .child import NotRun
 from .kernel import Case, flashinfer, normal
 
 _N, _K = 2048, 4096
 _EXPERTS, _TOP = 8, 2
 _HIDDEN, _INNER = 1024, 1024
+# cvt.e2m1x2 begins with this compute capability. FlashInfer 0.7.2 compiles its kernels for 9.0 too, without a body: an
+# H200 returned what was in memory before (2026-11-30).
+_QUANTIZES_FROM = (10, 0)
 _BACKENDS = ("cutlass", "cudnn", "trtllm", "cute-dsl", "b12x")
 
 
 def _quantized(torch: Any, data: Any, shuffle: bool = False) -> tuple[Any, Any, Any]:
     """Return packed numbers, their block scales and the global scale, by the kernel that engines use."""
+    if torch.cuda.get_device_capability() < _QUANTIZES_FROM:
+        raise NotRun("FlashInfer's NVFP4 quantization begins with compute capability 10.0: below it, kernels are empty")
     scale = nvfp4.global_scale(torch, data)
     library = flashinfer()
     packed, scales = library.nvfp4_quantize(data, scale, sfLayout=library.SfLayout.layout_128x4, do_shuffle=shuffle)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kiln import backends, presets
-from kiln.probe import numerics
+from kiln.probe import kernels_fp4, numerics, nvfp4
 from kiln.settings import ROOT
+from tests.patched import thing
 
 pytestmark = pytest.mark.unit
 
@@ -40,3 +41,25 @@ def test_a_preset_names_its_kernels(name: str, wanted: str) -> None:
 
 def test_backends_of_other_libraries_have_no_case() -> None:
     assert backends.cases("a model", {"attention-backend": "triton", "moe-runner-backend": "triton"}) == ()
+
+
+@pytest.mark.parametrize(
+    ("capability", "asked"), [((9, 0), False), ((10, 0), True), ((11, 0), True), ((12, 0), True)], ids=str
+)
+def test_fp4_is_not_asked_of_a_gpu_whose_kernels_for_it_are_empty(
+    capability: tuple[int, int], asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def global_scale(torch: object, data: str) -> None:
+        seen.append(data)
+        raise ValueError(data)
+
+    monkeypatch.setattr(nvfp4, "global_scale", global_scale)
+    monkeypatch.setattr(kernels_fp4, "flashinfer", lambda: None)
+    monkeypatch.setattr(kernels_fp4, "normal", lambda torch, *shape: "numbers")
+    torch = thing(manual_seed=lambda seed: None, cuda=thing(get_device_capability=lambda: capability))
+    (case,) = (case for case in numerics.CASES if case.name == "fp4_quantize/flashinfer")
+    found = numerics.run(torch, case)
+    assert bool(seen) is asked
+    assert ("begins with compute capability 10.0" in found["not_run"]) is not asked
