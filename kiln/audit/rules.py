@@ -61,7 +61,7 @@ class Allowed(BaseModel):
         """Say whether the entry is about this finding. A target of no stack is every stack's."""
         fits = (not self.gpus or gpu in self.gpus) and (not self.stacks or not stack or stack in self.stacks)
         named = fnmatch.fnmatchcase(finding.file, self.file) and fnmatch.fnmatchcase(finding.subject, self.subject)
-        return fits and named and all(fnmatch.fnmatchcase(name, self.names) for name in finding.names)
+        return fits and named and all(fnmatch.fnmatchcase(name, self.names) for name in finding.names or ("",))
 
 
 class Rules(BaseModel):

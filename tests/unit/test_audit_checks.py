@@ -246,7 +246,9 @@ def test_an_entry_allows_what_it_names_and_nothing_else() -> None:
     assert [one.reason for one in judge([Finding("arch", "torch/lib/a.so", "cub::Empty", "")], "sm120", "")] == [""]
 
 
-@pytest.mark.parametrize(("names", "allowed"), [(("_Z1kILi8E",), True), (("_Z1kILi8E", "_Z1kILi4E"), False)])
+@pytest.mark.parametrize(
+    ("names", "allowed"), [(("_Z1kILi8E",), True), (("_Z1kILi8E", "_Z1kILi4E"), False), ((), False)]
+)
 def test_an_entry_for_some_kernels_of_a_template_does_not_hide_its_others(
     names: tuple[str, ...], allowed: bool
 ) -> None:
