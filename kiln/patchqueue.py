@@ -199,10 +199,8 @@ def _try_all(settings: Settings, chosen: Iterable[Pinned]) -> list[_Tried]:
     tried = [one for one in (_try(one, known, store, with_lock=True) for one in chosen) if one.rows]
     missing = [one.pinned for one in tried if any(row.outcome is None for row in one.rows)]
     if missing:
-        files, stacks = (
-            ", ".join(words) for words in zip(*((m.source.file, m.stacks[0]) for m in missing), strict=True)
-        )
-        raise UserError(f"{files} not in the store", hint=f"inv fetch --stack {stacks}")
+        files, stacks = sorted({one.source.file for one in missing}), sorted({one.stacks[0] for one in missing})
+        raise UserError(f"{', '.join(files)} not in the store", hint=f"inv fetch --stack {','.join(stacks)}")
     outcomes = (row.outcome for one in tried for row in one.rows)
     gitapply.require((outcome for outcome in outcomes if outcome), "the pinned sources")
     return tried

@@ -8,6 +8,7 @@ import re
 import shutil
 import tarfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -232,6 +233,14 @@ def test_a_bump_is_told_what_becomes_of_each_patch(
     written(settings, header=Header(**{**vars(HEADER), "drop_when": drop_when}))
     (outcome,) = patchqueue.report(settings, "flashinfer", "0.8.1", sdist(settings.root.parent / "next", files))
     assert outcome.state == state
+
+
+def test_sources_that_are_not_fetched_are_named_once_with_a_command_that_runs(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        patchqueue.check(replace(from_env(), home=tmp_path))
+    (problem,) = caught.value.problems
+    assert problem.hint == "inv fetch --stack ci,story"
+    assert problem.message.count("flashinfer_python-0.7.2.tar.gz") == 1
 
 
 def test_the_real_queue_applies_and_its_locks_are_true() -> None:
