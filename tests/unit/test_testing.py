@@ -121,3 +121,12 @@ def test_another_digest_of_either_engine_fails_with_expected_got_and_the_command
 
 def test_the_state_folder_has_no_part_in_the_digests(settings: Settings, builds: Builds, tmp_path: Path) -> None:
     testing.test(replace(settings, home=tmp_path / "elsewhere"), {"image"})
+
+
+def test_no_test_is_named_by_bytes_that_may_differ_between_workers(request: pytest.FixtureRequest) -> None:
+    calls = [(item.nodeid, item.callspec) for item in request.session.items if hasattr(item, "callspec")]
+    named = [
+        name for name, call in calls for value in call.params.values()
+        if isinstance(value, bytes) and "\\x" in repr(value) and repr(value)[2:-1] in name
+    ]  # fmt: skip
+    assert named == []
