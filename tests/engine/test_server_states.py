@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
-from kiln import bundle, inventory
+from kiln import bundle
 from kiln.errors import KilnError
 from kiln.facts import reading
 from kiln.facts.server import LoadFacts, StartFacts
 from kiln.probe.health import DEAD, FOREIGN, OURS, READY, STARTING, STUCK, WARMING
 from kiln.run import Completed, run
-from kiln.settings import ROOT, from_env
+from kiln.settings import ROOT
+from tests import storedimages
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -150,15 +151,7 @@ def stack(request: pytest.FixtureRequest) -> str:
 def image(request: pytest.FixtureRequest, stack: str) -> str:
     """The image of a stack in the engine."""
     given = str(request.config.getoption("--kiln-image"))
-    plan = inventory.plan_for(from_env(), gpu="", stack=stack, kernel_set="", image="")
-    ref = given if given and stack == "current" else plan.chain[-1].ref
-    try:
-        found = docker("image", "inspect", ref, check=False)
-    except OSError:
-        pytest.skip("NOT_RUN: there is no docker client")
-    if found.returncode != 0:
-        pytest.skip(f"NOT_RUN: the engine has no {ref}, the image of stack {stack}")
-    return ref
+    return storedimages.ref_of(stack, given if stack == "current" else "")
 
 
 def options(probe: Path) -> list[str]:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from kiln import inventory, locks, patches, patchlocks, sources, tables
+from kiln import locks, patches, patchlocks, sources, tables
 from kiln.audit import auditing
 from kiln.audit.report import Report
 from kiln.run import Completed, run
 from kiln.settings import ROOT, from_env
 from kiln.store import Store
+from tests import storedimages
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 UV = Path(sys.executable).parent / "uv"
@@ -96,14 +97,7 @@ def test_the_patches_of_the_stack_leave_the_gate_shut(store: Store, site: Path, 
 @pytest.fixture
 def image() -> str:
     """The image of stack `story` in the engine."""
-    ref = inventory.plan_for(from_env(), gpu="", stack="story", kernel_set="", image="").chain[-1].ref
-    try:
-        found = run(["docker", "image", "inspect", ref], check=False)
-    except OSError:
-        pytest.skip("NOT_RUN: there is no docker client")
-    if found.returncode != 0:
-        pytest.skip(f"NOT_RUN: the engine has no {ref}: inv build --stack story --gpu sm120")
-    return ref
+    return storedimages.ref_of("story")
 
 
 def compiled(store: Store, image: str, folder: Path) -> Path:
